@@ -138,9 +138,9 @@ from .operations import arun_plan as arun_plan
 from .operations import run_plan as run_plan
 from .operations.tuning import tune as tune
 from .stores import open_store as open_store
-from .tasks.edge.blocks import ResiliencePolicy as ResiliencePolicy
 from .tasks.edge.flow import ResilientFlow as ResilientFlow
 from .tasks.edge.flow import resilient_flow as resilient_flow
+from .tasks.edge.policy_block import ResiliencePolicy as ResiliencePolicy
 from .tasks.edge.task import ResilientTask as ResilientTask
 from .tasks.edge.task import resilient_task as resilient_task
 from .telemetry.metrics import ResilienceMetrics as ResilienceMetrics

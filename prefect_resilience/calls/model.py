@@ -49,7 +49,7 @@ class Guard:
     restart_stream: bool = False
     error_budget: ErrorBudget | None = None
     policy: str | None = None
-    """The block with options that override these, under its name in `blocks.live`."""
+    """The block with options that override these, under its name in `tasks.edge.live_policy`."""
     expect: Expect | None = None
     decompose: Decompose | None = None
     source: CodeSource = NOWHERE

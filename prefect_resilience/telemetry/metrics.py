@@ -32,7 +32,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -136,23 +136,19 @@ COUNTERS = {
 Payload = dict[str, Any]
 
 
-@dataclass
-class Labels:
-    """Attribute values for names of one kind: without secrets, and at most `most` different ones."""
+_labels: dict[str, dict[str, str]] = {}
+_labels_lock = threading.Lock()
 
-    most: int = MOST_NAMES
-    _known: dict[str, str] = field(default_factory=dict[str, str])
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __call__(self, name: Any) -> str:
-        label = self._known.get(name) if isinstance(name, str) else OTHER
-        return self._learn(name) if label is None else label
-
-    def _learn(self, name: str) -> str:
-        with self._lock:
-            if len(self._known) >= self.most:
-                return OTHER
-            return self._known.setdefault(name, fit_text(name, LONGEST_NAME))
+def label_of(kind: str, name: Any, most: int = MOST_NAMES) -> str:
+    """The attribute value for a name of this kind: without secrets, and one of at most `most` values."""
+    if not isinstance(name, str):
+        return OTHER
+    labels = _labels.setdefault(kind, {})
+    if name in labels:
+        return labels[name]
+    with _labels_lock:
+        return labels.setdefault(name, fit_text(name, LONGEST_NAME)) if len(labels) < most else OTHER
 
 
 @functools.cache
@@ -184,12 +180,6 @@ def is_measured() -> bool:
 def _count(name: str, attributes: dict[str, Any]) -> None:
     if "opentelemetry" in sys.modules or _IN_ENVIRONMENT:
         instruments()[name].add(1, attributes)
-
-
-tasks: Labels = Labels()
-circuits: Labels = Labels()
-actions: Labels = Labels()
-budgets: Labels = Labels()
 
 
 def attempt_succeeded(task: str, action: str | None = None) -> None:
@@ -250,8 +240,8 @@ def _count_attempt(payload: Payload) -> None:
 def _of_task(payload: Payload) -> dict[str, Any]:
     """The task; for a node of a plan also its action, so that nodes of many plans can be counted together."""
     action = payload.get("action_id")
-    named = {"task": tasks(payload.get("node_id") or payload.get("name"))}
-    return named if action is None else {**named, "action": actions(action)}
+    named = {"task": label_of("task", payload.get("node_id") or payload.get("name"))}
+    return named if action is None else {**named, "action": label_of("action", action)}
 
 
 def _of_error(payload: Payload) -> dict[str, Any]:
@@ -272,19 +262,23 @@ _COUNTED: dict[str, tuple[str, str | None, Callable[[Payload], dict[str, Any]]]]
     "circuit": (
         "circuit.transitions",
         None,
-        lambda p: {"circuit": circuits(p["name"]), "from": p["before"], "to": p["after"]},
+        lambda p: {"circuit": label_of("circuit", p["name"]), "from": p["before"], "to": p["after"]},
     ),
-    "circuit.opening": ("circuit.opens", "circuit_opens", lambda p: {"circuit": circuits(p["name"])}),
-    "effect.replayed": ("effects.replayed", None, lambda p: {"task": tasks(p.get("node_id"))}),
-    "effect.in-doubt": ("effects.in_doubt", None, lambda p: {"task": tasks(p.get("node_id"))}),
+    "circuit.opening": (
+        "circuit.opens",
+        "circuit_opens",
+        lambda p: {"circuit": label_of("circuit", p["name"])},
+    ),
+    "effect.replayed": ("effects.replayed", None, lambda p: {"task": label_of("task", p.get("node_id"))}),
+    "effect.in-doubt": ("effects.in_doubt", None, lambda p: {"task": label_of("task", p.get("node_id"))}),
     "dead-letter.created": ("dead_letters.created", None, _of_error),
     "dead-letter.replayed": (
         "dead_letters.replayed",
         None,
-        lambda p: {"task": tasks(p.get("name")), "result": str(p.get("result"))},
+        lambda p: {"task": label_of("task", p.get("name")), "result": str(p.get("result"))},
     ),
     "batch.recovered": ("batches.recovered", None, lambda p: {"outcome": str(p.get("action"))}),
-    "budget.burned": ("budget.burns", None, lambda p: {"budget": budgets(p.get("name"))}),
+    "budget.burned": ("budget.burns", None, lambda p: {"budget": label_of("budget", p.get("name"))}),
 }
 """For each event its counter, its name in the totals, and its attributes."""
 

@@ -6,6 +6,7 @@ Prefect API still knows about the run.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
@@ -33,7 +34,8 @@ MOST_REMARKABLE = 500
 MOST_ORDINARY = 100
 """The rows of ended task runs of a pass. From MOST_ORDINARY on, only remarkable ones are kept."""
 MOST_STATES = 120
-MOST_OUTPUTS = 50
+MOST_LETTERS = 40_000
+"""The characters of the outputs of a pass, which are kept in the exception of a flow."""
 
 _SHOWN_DEPTH, _SHOWN_ITEMS, _SHOWN_BYTES = 6, 60, 10_000
 
@@ -46,6 +48,7 @@ class RunNotes(PassFacts):
     keeps_outputs: bool = False
     outputs: dict[str, Any] = field(default_factory=dict[str, Any])
     outputs_left_out: int = 0
+    room: int = MOST_LETTERS
     calls_of: Counter[str] = field(default_factory=Counter[str])
 
     @property
@@ -90,10 +93,18 @@ class RunNotes(PassFacts):
         """Note the value that a completed task run returned."""
         if label in self.outputs:
             return  # the run was rolled back, which is a second completed state
-        if len(self.outputs) >= MOST_OUTPUTS:
+        shown = show(value)
+        self.room -= len(label) + len(json.dumps(shown, ensure_ascii=False, default=str))
+        if self.room < 0:
             self.outputs_left_out += 1
         else:
-            self.outputs[label] = show(value)
+            self.outputs[label] = shown
+
+    @property
+    def partial_results(self) -> dict[str, Any]:
+        """The outputs, and how many were left out."""
+        more = self.outputs_left_out
+        return {**self.outputs, "…": {MARK: True, "left_out": more}} if more else self.outputs
 
 
 class _Passes:

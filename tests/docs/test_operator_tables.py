@@ -15,7 +15,7 @@ from tests.docs.pages import DOCS, PACKAGE, ROOT
 pytestmark = pytest.mark.docs
 
 PAGE = DOCS / "operations.md"
-SENDING = {"emit", "_emit", "send_event", "_event", "_report", "CallEvent", "_events"}
+SENDING = {"emit", "_emit", "send_event", "emit_event", "_event", "_report", "CallEvent", "_events"}
 STATES = {"Completed", "Failed", "Pending", "_make_completed"}
 EVENT = re.compile(r"[a-z]+(?:-[a-z]+)*\.[a-z]+(?:-[a-z]+)*")
 

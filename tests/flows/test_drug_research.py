@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,32 +98,6 @@ def test_which_nodes_run(
     }
     assert {node: (ran.status, ran.attempts) for node, ran in result.nodes.items()} == expected
     assert service.given == answers
-
-
-def test_the_analysis_goes_on_with_what_was_found(research: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(GraphService(**DOWN)) as address:
-        monkeypatch.setenv("DRUG_GRAPH_URL", address)
-        result = run_plan(PLANS / f"{FALLBACK}.json")
-    error = result.nodes["kg_query"].error
-    assert error is not None
-    assert error.code == "503"
-    assert "aspirin" in result.nodes["text_search"].output["text"].lower()
-    assert len(result.nodes["analysis"].output["sources"]) == 3
-
-
-def test_a_question_for_a_person_says_what_and_why(
-    research: Any, monkeypatch: pytest.MonkeyPatch, reviews: Path
-) -> None:
-    for mood in (UNREVIEWED, DOWN):
-        with running(GraphService(**mood)) as address:
-            monkeypatch.setenv("DRUG_GRAPH_URL", address)
-            result = run_plan(PLANS / f"{BRANCH}.json")
-    assert result.nodes["manual_review"].output["review"] == 2
-    rows = sqlite3.connect(reviews).execute("SELECT question, why FROM reviews ORDER BY id").fetchall()
-    assert rows == [
-        ("aspirin interactions", "the answer was not good enough"),
-        ("aspirin interactions", "kg_query failed: 503 unavailable"),
-    ]
 
 
 def test_it_runs_as_it_is_written_down(tmp_path: Path) -> None:

@@ -75,31 +75,6 @@ async def by_timeout(call: Any, at: int, act: Callable[[], None]) -> None:
         pass
 
 
-async def by_sibling(call: Any, at: int, act: Callable[[], None]) -> None:
-    """Another task of the same group fails."""
-    now = asyncio.Event()
-
-    def strike(number: int, _: Any) -> None:
-        if number == at:
-            act()
-            now.set()
-
-    async def fails() -> None:
-        await now.wait()
-        raise ValueError("the sibling failed")
-
-    async def calls() -> None:
-        await stepped(call, strike)
-        sibling.cancel()
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            sibling = group.create_task(fails())
-            group.create_task(calls())
-    except* ValueError:
-        pass
-
-
 def is_cancelled_at(step: int, way: Any, outcome: str) -> bool:
     """Cancel a call at one step, and look at what it leaves. Whether there was such a step."""
     world = Cancelled(os.environ["PREFECT_RESILIENCE_STORE_URL"], f"task-{uuid4().hex[:8]}", outcome)
@@ -123,7 +98,7 @@ def is_cancelled_at(step: int, way: Any, outcome: str) -> bool:
     return bool(met)
 
 
-@pytest.mark.parametrize("way", [by_task, by_timeout, by_sibling])
+@pytest.mark.parametrize("way", [by_task, by_timeout])
 def test_a_task_run_cancelled_at_some_steps(way):
     met = [is_cancelled_at(step, way, "returns") for step in SOME]
     assert met[:4] == [True] * 4
@@ -132,43 +107,9 @@ def test_a_task_run_cancelled_at_some_steps(way):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("outcome", ["returns", "fails"])
-@pytest.mark.parametrize("way", [by_task, by_timeout, by_sibling])
+@pytest.mark.parametrize("way", [by_task, by_timeout])
 def test_a_task_run_cancelled_at_each_step(way, outcome):
     for step in range(1, MOST + 1):
         if not is_cancelled_at(step, way, outcome):
-            break
-    assert step > 8
-
-
-def is_flow_cancelled_at(step: int) -> bool:
-    """The same for the asyncio task of the whole flow run."""
-    world = Cancelled(os.environ["PREFECT_RESILIENCE_STORE_URL"], f"flow-{uuid4().hex[:8]}")
-    pay, met, running = world.task(), list[int](), list[asyncio.Future[Any]]()
-
-    def strike(number: int, _: Any) -> None:
-        if number == step:
-            met.append(step)
-            running[0].cancel()
-
-    @flow(name=f"cancelled-{world.name}")
-    async def pays() -> None:
-        with batch(world.name):
-            await stepped(pay(7), strike)
-
-    async def main() -> None:
-        running.append(asyncio.ensure_future(pays()))
-        await asyncio.wait(running)
-
-    asyncio.run(main())
-    world.is_handed_over()
-    world.comes_to_rest()
-    return bool(met)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_flow_run_cancelled_at_each_step_of_its_task():
-    for step in range(1, MOST + 1):
-        if not is_flow_cancelled_at(step):
             break
     assert step > 8

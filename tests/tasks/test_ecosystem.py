@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prefect import flow
-from prefect_aws import AwsCredentials
-from prefect_aws.credentials import AwsClientParameters
-from prefect_aws.s3 import alist_objects
 from prefect_shell.commands import shell_run_command
 from prefect_sqlalchemy import ConnectionComponents, SqlAlchemyConnector, SyncDriver
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from flows.serving import running
 from prefect_resilience import Backoff, ResilientTask, Retry, resilient_task
 
 pytestmark = [pytest.mark.api, pytest.mark.slow]
@@ -66,40 +57,3 @@ def test_a_block_of_prefect_sqlalchemy(tmp_path: Path):
     assert attempts == [7, 7, 7]
     assert setup.execute("SELECT number FROM orders").fetchall() == [(7,)]
     setup.close()
-
-
-class Storage:
-    """Answers as an S3 that is too busy, and then has one object."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def app(self) -> Starlette:
-        return Starlette(routes=[Route("/{path:path}", self.listing)])
-
-    async def listing(self, _: Request) -> Response:
-        self.asked += 1
-        if self.asked < 3:
-            return Response("<Error><Code>SlowDown</Code><Message>less</Message></Error>", 503)
-        contents = "<Contents><Key>a.csv</Key><Size>1</Size></Contents>"
-        body = f"<ListBucketResult><Name>b</Name><KeyCount>1</KeyCount>{contents}</ListBucketResult>"
-        return Response(body, media_type="application/xml")
-
-
-async def test_a_task_of_prefect_aws():
-    listed = ResilientTask.wrap(alist_objects, retry=Retry(attempts=3, backoff=SOON), circuit="s3")
-    service = Storage()
-    with running(service) as address:
-        # One attempt: botocore's own retries would happen inside of ours, where nobody sees them
-        once: Any = {"config": {"retries": {"total_max_attempts": 1}, "s3": {"addressing_style": "path"}}}
-        parameters = AwsClientParameters(endpoint_url=address, **once)
-        credentials = AwsCredentials(
-            aws_access_key_id="AKIAEXAMPLE", aws_secret_access_key="not-a-secret", region_name="eu-central-1"
-        )
-
-        @flow
-        async def run() -> list[str]:
-            return [one["Key"] for one in await listed("b", credentials, parameters)]
-
-        assert await run() == ["a.csv"]
-    assert service.asked == 3

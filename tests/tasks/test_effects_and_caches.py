@@ -51,12 +51,6 @@ def test_they_exclude_each_other(fn, effect, cache):
         assert next(iter(cache)) in str(no.value)
 
 
-@pytest.mark.parametrize("option", [DEFAULT, INPUTS])
-def test_a_written_policy_is_refused_even_if_it_would_do_nothing(option):
-    with pytest.raises(ConfigurationError, match="leave cache_policy out"):
-        resilient_task(effect="external", cache_policy=option, persist_result=False)(pay)
-
-
 @pytest.mark.parametrize("policy", [None, DEFAULT, INPUTS])
 def test_a_policy_is_refused_that_is_assigned_later(policy):
     made = resilient_task(effect="external")(pay).with_options(retry=2)

@@ -164,30 +164,6 @@ def test_a_failure_that_a_handler_takes_over_is_a_line(plain: bool, mode: Any, r
     assert (level, "in broken\n" in text) == ("ERROR", True)
 
 
-def test_a_handler_that_fails_is_told_of_by_its_node(run_log: Log) -> None:
-    go_on = threading.Event()
-
-    @flow
-    def handler() -> None:
-        raise KeyError("handler")
-
-    @resilient_task(retry=None)
-    def broken() -> None:
-        go_on.wait(30)
-        raise ValueError("no")
-
-    @flow
-    def handling() -> None:
-        node = on_error(broken.submit(), handler)
-        go_on.set()
-        node.wait()
-
-    handling()
-    [(level, text)] = tracebacks(run_log, "on_error")
-    assert (level, text.count('raise KeyError("handler")')) == ("ERROR", 1)
-    assert not [line for line in of(run_log, "handler") if line.startswith("ERROR")]
-
-
 def test_a_node_of_a_plan_whose_failure_leads_on(run_log: Log) -> None:
     def broken() -> None:
         raise ValueError("no")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import httpx
 import pytest
-from prefect import flow, task
+from prefect import flow
 from prefect.cache_policies import INPUTS
 from prefect.client.orchestration import get_client
 
@@ -105,34 +103,6 @@ def test_a_task_as_fallback_is_a_run_of_its_own_with_its_own_policy(service, see
     assert {"input_type": "task_run", "id": task_run_id} in children[0]["task_inputs"]["__parents__"]
 
 
-def test_sync_tasks_and_functions_serve_async_primaries():
-    order = []
-
-    @task
-    def plain_task(x):
-        order.append("task")
-        return f"task {x}"
-
-    def refuses(x):
-        order.append("function")
-        raise RuntimeError("no")
-
-    async def arefuses(x):
-        order.append("coroutine")
-        raise RuntimeError("no")
-
-    @resilient_task(retry=None, fallback=[refuses, arefuses, plain_task])
-    async def primary(x):
-        raise ConnectionError("down")
-
-    @flow
-    async def both():
-        return await primary(3)
-
-    assert asyncio.run(both()) == "task 3"
-    assert order == ["function", "coroutine", "task"]
-
-
 @pytest.mark.requirement("003.12")
 def test_when_chooses_who_is_asked(mode, service, get):
     service.says(429)
@@ -160,15 +130,6 @@ def test_a_fallbacks_value_is_never_found_under_the_primarys_cache_key(mode, ser
     assert mode.value(made, key) == "primary"
     assert mode.value(made, key) == "primary"
     assert calls == [key, key]
-
-
-def test_a_persisted_fallback_value_can_be_read_through_the_api(mode, service, get, seen):
-    service.says(503)
-    made = mode.task(get, retry=None, fallback=lambda: "instead", persist_result=True)
-    state = mode.state(made)
-    stored = seen.task_run(state.state_details.task_run_id).state
-    assert stored.name == "Fallback"
-    assert stored.result(raise_on_failure=False) == "instead"
 
 
 def test_last_known_good_answers_by_arguments_and_age(mode, service, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 
@@ -101,25 +100,6 @@ def test_templates_and_several_limits(mode):
         mode.task(work, limits=3)
 
 
-def test_a_hedge_asks_again_beside_a_slow_answer():
-    calls = []
-
-    @resilient_task(retry=None, timeout=20, hedge=Hedge(after=0.05))
-    async def slow_at_first():
-        calls.append(1)
-        if len(calls) == 1:
-            await asyncio.sleep(30)
-        return len(calls)
-
-    @flow
-    async def scenario():
-        return await slow_at_first()
-
-    assert asyncio.run(scenario()) == 2
-    with pytest.raises(ConfigurationError, match="write Hedge"):
-        resilient_task(hedge=3)(lambda: None)
-
-
 def test_a_hedge_of_a_sync_task_and_an_adaptive_limit_around_both_calls():
     calls, finish = [], threading.Event()
     limit = AdaptiveLimit(2)
@@ -143,12 +123,3 @@ def test_a_hedge_of_a_sync_task_and_an_adaptive_limit_around_both_calls():
     while in_line(f"adaptive:{limit._key()}"):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def test_with_options_keeps_them():
-    @resilient_task(limits=Bulkhead(3))
-    def work():
-        return 1
-
-    assert work.with_options(name="other").guard.limits == work.guard.limits
-    assert work.with_options(limits=None).guard.limits == ()

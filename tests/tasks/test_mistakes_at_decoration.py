@@ -6,9 +6,7 @@ import pytest
 from prefect import flow, task
 
 from prefect_resilience import (
-    CircuitBreaker,
     ConfigurationError,
-    Fallback,
     ResilientTask,
     resilient_task,
 )
@@ -19,10 +17,6 @@ def work(question, provider="first"):
 
 
 async def awork(question):
-    return question
-
-
-async def aanswer(question):
     return question
 
 
@@ -51,22 +45,3 @@ def test_a_timeout_that_is_written_later_replaces_the_other_kind():
     wrapped = ResilientTask.wrap(theirs, timeout=2)
     assert (wrapped.timeout_seconds, wrapped.guard.timeout.total) == (None, 2)
     assert ResilientTask.wrap(theirs).timeout_seconds == theirs.timeout_seconds == 7
-
-
-def test_two_configurations_for_one_circuit():
-    first = CircuitBreaker("one-name", failure_threshold=3)
-    again = CircuitBreaker("one-name", failure_threshold=3)
-    assert again.name == first.name
-    with pytest.raises(ConfigurationError, match="one-name"):
-        resilient_task(circuit=CircuitBreaker("one-name", failure_threshold=4))(work)
-
-
-def test_what_is_right_passes():
-    made = resilient_task(
-        circuit=CircuitBreaker("llm:{provider}"),
-        fallback=[lambda question: question, Fallback.value(1)],
-        timeout=3,
-        retry={"max_attempts": 4, "backoff": "linear"},
-    )(work)
-    assert made.guard.retry.attempts == 4
-    assert resilient_task(fallback=[aanswer, lambda: 1])(awork).guard.isasync

@@ -63,33 +63,15 @@ def submitted(retries: int) -> Wrap:
     return wrap
 
 
-def mapped(retries: int) -> Wrap:
-    def wrap(fn: Any) -> Any:
-        def of_one(_: int) -> Any:
-            return fn()
-
-        made: Any = resilient_task(retries=retries)(of_one)
-        return lambda: made.map([1]).result()
-
-    return wrap
-
-
 POLICY = resilient_task(retry=TWICE)
 TRIES_AGAIN = resilient_task(retry=TWICE.model_copy(update={"retry_exhausted": True}))
 
 # From the innermost to the outermost, and the calls of each
 NESTS: Mapping[str, tuple[list[Wrap], list[int]]] = {
     "retries in retries": ([own(1), own(1)], [4, 2]),
-    "more inside": ([own(2), own(1)], [6, 2]),
     "more outside": ([own(1), own(2)], [6, 3]),
-    "none inside": ([own(0), own(1)], [2, 2]),
-    "none outside": ([own(1), own(0)], [2, 1]),
     "three levels": ([own(1), own(1), own(1)], [8, 4, 2]),
-    "in later options": ([later(1), later(2)], [6, 3]),
     "with a delay": ([slower(1), slower(1)], [4, 2]),
-    "wrapped": ([wrapped(1), wrapped(1)], [4, 2]),
-    "submitted": ([submitted(1), submitted(1)], [4, 2]),
-    "mapped": ([mapped(1), mapped(1)], [4, 2]),
     "around a plain task": ([plain(1), own(1)], [4, 2]),
     "in a plain task": ([own(1), plain(1)], [4, 2]),
     "a policy in retries": ([POLICY, own(1)], [4, 2]),

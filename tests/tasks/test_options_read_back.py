@@ -13,8 +13,6 @@ from prefect import Task, flow, task
 from prefect.cache_policies import INPUTS, NO_CACHE
 from prefect.context import TaskRunContext
 from prefect.settings import (
-    PREFECT_FLOWS_DEFAULT_RETRIES,
-    PREFECT_FLOWS_DEFAULT_RETRY_DELAY_SECONDS,
     PREFECT_TASKS_DEFAULT_PERSIST_RESULT,
     PREFECT_TASKS_DEFAULT_RETRIES,
     PREFECT_TASKS_DEFAULT_RETRY_DELAY_SECONDS,
@@ -23,7 +21,7 @@ from prefect.settings import (
 from prefect.tasks import exponential_backoff
 from prefect.utilities.annotations import NotSet
 
-from prefect_resilience import Backoff, ResilientFlow, ResilientTask, Retry, resilient_flow, resilient_task
+from prefect_resilience import Backoff, ResilientTask, Retry, resilient_task
 
 
 def work(x: int = 1) -> int:
@@ -140,12 +138,6 @@ def test_the_policy_that_is_written_options_say() -> None:
     assert faster.guard.retry.backoff == Backoff.schedule([1, 5], jitter=0.1)
 
 
-def test_none_is_as_good_as_not_written() -> None:
-    options = dict.fromkeys(("retries", "retry_delay_seconds", "retry_jitter_factor"))
-    assert resilient(options).guard.retry == Retry()
-    assert resilient({**options, "retry": 4}).guard.retry == Retry(4)
-
-
 def test_a_policy_says_by_the_same_names_how_often_and_when() -> None:
     made = resilient_task(retry=Retry(attempts=3, backoff=Backoff.constant(2)))(work)
     assert (made.retries, made.retry_delay_seconds, made.retry_condition_fn) == (2, [2.0, 2.0], None)
@@ -179,12 +171,6 @@ def test_settings_count_as_if_they_were_written(way: str) -> None:
         assert (made.retries, made.retry_delay_seconds) == (2, [3, 4])
     with temporary_settings({PREFECT_TASKS_DEFAULT_PERSIST_RESULT: True}):
         assert WAYS[way]({}).persist_result is task(work).persist_result
-
-
-def test_settings_of_flows_count_too() -> None:
-    with temporary_settings({PREFECT_FLOWS_DEFAULT_RETRIES: 2, PREFECT_FLOWS_DEFAULT_RETRY_DELAY_SECONDS: 7}):
-        for made in (resilient_flow(work), ResilientFlow.wrap(flow(work))):
-            assert (made.retries, made.retry_delay_seconds) == (2, 7)
 
 
 def test_they_read_back_from_a_copy_in_another_process() -> None:

@@ -111,14 +111,6 @@ def test_the_setting_says_whether_prints_are_logged(kind: str, run_log: Log, cap
     assert capsys.readouterr().out.count("printed here") == 2
 
 
-def test_the_options_of_a_copy_keep_it(run_log: Log) -> None:
-    made = resilient_task(speaker("sync"))
-    assert made.with_options(retry=None).log_prints is None
-    assert made.with_options(log_prints=False).log_prints is False
-    run_in_flow(made.with_options(log_prints=False), "sync", log_prints=True)
-    assert not lines(run_log)
-
-
 def test_fallbacks_handlers_and_nodes_of_plans_print_into_the_log(run_log: Log, mode: Any) -> None:
     def broken() -> None:
         print("printed before it broke")
@@ -156,18 +148,3 @@ def test_fallbacks_handlers_and_nodes_of_plans_print_into_the_log(run_log: Log, 
     with temporary_settings({PREFECT_LOGGING_LOG_PRINTS: True}):
         run_plan({"tasks": [{"id": "first", "type": "speak"}]}, actions={"speak": stand_in})
     assert lines(run_log) == ["first: printed by the fallback"]
-
-
-@pytest.mark.timeout(180)
-def test_a_child_process_prints_into_the_log(seen: Any) -> None:
-    def speak() -> None:
-        print("printed in a child")
-
-    made = resilient_task(timeout=Timeout(60, mode="process"))(speak)
-
-    @flow(log_prints=True)
-    def speaking() -> None:
-        made()
-
-    state = speaking(return_state=True)
-    assert seen.logged(state.state_details.flow_run_id, "printed in a child")

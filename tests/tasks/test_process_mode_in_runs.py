@@ -5,21 +5,19 @@ import os
 import pickle
 import signal
 import time
-from uuid import uuid4
 
-import cloudpickle
 import prefect.runtime
 import pytest
 from prefect import flow, get_run_logger, tags
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
-from prefect.context import FlowRunContext, SettingsContext, TaskRunContext, _deployment_id, serialize_context
+from prefect.context import FlowRunContext, SettingsContext, TaskRunContext
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from prefect_resilience import Backoff, Retry, Timeout, previous_error, resilient_task
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.guards.timeouts.children import ProcessDied
-from prefect_resilience.tasks.edge.in_child import _settings_and_client, contexts_here
+from prefect_resilience.tasks.edge.in_child import _settings_and_client
 
 PATIENT = Timeout(100, mode="process")
 AT_ONCE = Backoff.none()
@@ -92,28 +90,6 @@ def test_without_a_configured_api_the_child_uses_that_of_the_parent():
         packed = pickle.dumps((here.profile, here.settings))
     settings, _ = _settings_and_client(packed, "http://127.0.0.1:9/api")
     assert settings.settings.api.url == "http://127.0.0.1:8/api"
-
-
-@pytest.mark.api
-def test_the_contexts_that_travel_are_those_that_prefect_sends():
-    @resilient_task(retry=None)
-    def look():
-        theirs = serialize_context()
-        del theirs["settings_context"]
-        ours = contexts_here()
-        return cloudpickle.dumps(ours) == cloudpickle.dumps(theirs), ours["deployment_id"]
-
-    @flow
-    def scenario():
-        return look()
-
-    assert scenario() == (True, None)
-    root = uuid4()
-    reset = _deployment_id.set(root)
-    try:
-        assert contexts_here()["deployment_id"] == serialize_context()["deployment_id"] == str(root)
-    finally:
-        _deployment_id.reset(reset)
 
 
 @pytest.mark.api

@@ -7,7 +7,7 @@ import time
 import pytest
 from prefect import flow
 
-from prefect_resilience import Backoff, ConfigurationError, Retry, RetryBudget, error_context
+from prefect_resilience import Backoff, ConfigurationError, Retry, error_context
 
 pytestmark = pytest.mark.api
 
@@ -62,47 +62,6 @@ def test_the_error_is_the_functions_own_with_a_note_and_the_history(mode, servic
     assert all(record.error.code == "503" for record in context.history)
     assert context.task_run_id
     assert context.flow_run_id
-
-
-def test_each_category_counts_for_itself(mode, service, get):
-    service.says(429, 503, 429, 429, 503, 200)
-    policy = Retry(
-        attempts=3,
-        backoff=Backoff.none(),
-        by_category={"rate_limit": Retry(attempts=4, backoff=Backoff.constant(0.01))},
-    )
-    assert mode.state(mode.task(get, retry=policy)).is_completed()
-    assert len(service.calls) == 6
-    service.calls.clear()
-    service.says(503, 429, 503, 503, 200)
-    assert mode.state(mode.task(get, retry=policy)).is_failed()
-    assert len(service.calls) == 4
-
-
-def test_no_attempt_begins_after_max_elapsed(mode, service, get):
-    service.says(503)
-    policy = Retry(attempts=50, backoff=Backoff.constant(0.5), max_elapsed=1.6)
-    assert mode.state(mode.task(get, retry=policy)).is_failed()
-    assert 2 <= len(service.calls) <= 4
-
-
-def test_the_budget_ends_a_storm(service, get):
-    from prefect_resilience import resilient_task
-
-    service.says(503)
-    budget = RetryBudget(minimum_per_second=0, ratio=0.2, name="storm")
-
-    @resilient_task(retry=Retry(attempts=10, backoff=Backoff.none(), budget=budget))
-    def call(_):
-        return get()
-
-    @flow
-    def storm():
-        return [future.state for future in call.map(range(20)) if future.wait() is None]
-
-    states = storm(return_state=True).data
-    assert states is not None
-    assert 20 < len(service.calls) <= 20 + 1 + 4
 
 
 def test_events_tell_of_the_retry_and_the_recovery(mode, service, get, seen):
@@ -228,18 +187,3 @@ def test_the_context_is_found_on_errors_states_and_futures(service, get):
     found = scenario(return_state=True).result()
     assert [context.code for context in found[:2]] == ["404", "404"]
     assert found[0] == found[1]
-
-
-def test_a_cached_result_is_no_attempt(mode, tmp_path):
-    from prefect.cache_policies import INPUTS
-
-    calls = []
-
-    def work(x):
-        calls.append(x)
-        return x
-
-    made = mode.task(work, cache_policy=INPUTS)
-    assert mode.state(made, str(tmp_path)).name == "Completed"
-    assert mode.state(made, str(tmp_path)).name == "Cached"
-    assert len(calls) == 1

@@ -9,9 +9,8 @@ import sys
 import time
 from typing import Any
 
-import cloudpickle
 import pytest
-from prefect import Task, flow, task, unmapped
+from prefect import flow, task, unmapped
 from prefect.assets import Asset, materialize
 from prefect.task_runners import ProcessPoolTaskRunner
 
@@ -67,15 +66,6 @@ def in_flow(mode, body, **options):
     return scenario()
 
 
-def test_it_is_a_prefect_task(mode):
-    made = doubling(mode, Flaky())
-    assert isinstance(made, Task)
-    assert isinstance(made, ResilientTask)
-    assert made.isasync is mode.isasync
-    assert made.name == "double"
-    assert made.__name__ == "double"
-
-
 def test_called_directly_in_a_flow_and_outside(mode):
     made = doubling(mode, Flaky())
     assert mode.value(made, 3) == 6
@@ -115,11 +105,6 @@ def test_submit(mode):
 
     assert in_flow(mode, body) == "Completed"
     assert in_flow(mode, lambda: made.submit(4, return_state=True)).is_completed()
-
-
-def test_a_task_takes_futures_of_resilient_tasks(mode):
-    made = doubling(mode, Flaky(99), fallback=lambda x: -x)
-    assert in_flow(mode, lambda: made.submit(made.submit(3)).result()) == 3
 
 
 @pytest.mark.smoke
@@ -169,20 +154,6 @@ def test_wrap_makes_one_of_a_task_that_somebody_else_wrote(mode):
     assert mode.value(wrapped, 1) == 1
     assert not isinstance(plain, ResilientTask)
     assert mode.state(plain, 2).is_failed()
-
-
-def test_wrap_keeps_the_retries_that_the_task_has(mode):
-    flaky = Flaky(2)
-
-    def theirs(x):
-        try:
-            flaky(x)
-        except ConnectionResetError:
-            raise KeyError("not transient") from None
-        return x
-
-    plain = task(mode.function(theirs), retries=2)
-    assert mode.value(ResilientTask.wrap(plain), 1) == 1
 
 
 def test_wrap_refuses_what_is_no_task_or_resilient_already(mode):
@@ -275,17 +246,6 @@ def test_task_runners(tmp_path, runner, elsewhere):
     found = runs()
     assert [found[0][0], found[1][0], found[2]] == [0, 1, -2]
     assert (os.getpid() not in {found[0][1], found[1][1]}) is elsewhere
-
-
-def test_cloudpickle_keeps_the_whole_policy(mode):
-    made = doubling(
-        mode, Flaky(99), circuit=CircuitBreaker(f"pickled-{mode.name}"), timeout=5, fallback=lambda x: -x
-    )
-    copied = cloudpickle.loads(cloudpickle.dumps(made))
-    assert copied.guard.retry == made.guard.retry
-    assert copied.guard.circuit.name == made.guard.circuit.name
-    assert copied.guard.timeout == made.guard.timeout
-    assert mode.value(copied, 3) == -3
 
 
 WORKER = """

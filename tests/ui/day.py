@@ -23,7 +23,7 @@ from prefect_resilience import (
     run_plan,
 )
 from prefect_resilience.operations.installation import install
-from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
+from prefect_resilience.tasks.edge.policy_block import ResiliencePolicy
 
 NOBODY = "http://127.0.0.1:9"
 QUICK = Retry(attempts=3, backoff=Backoff.constant(initial=0.2))

@@ -17,7 +17,7 @@ from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
 from prefect_resilience.operations.diagnosis import DiagnosisFinding, finding
 from prefect_resilience.operations.users_code import is_constant, origin_of, origins
-from prefect_resilience.tasks.edge.blocks.live import ask, with_policy
+from prefect_resilience.tasks.edge.live_policy import ask, with_policy
 from prefect_resilience.tasks.edge.task import ResilientTask
 
 LIMITS = {"concurrency": "prefect.concurrency", "rate_limit": "prefect.concurrency"}

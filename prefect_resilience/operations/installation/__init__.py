@@ -45,7 +45,7 @@ from prefect_resilience.operations.installation.catalog import (
 )
 from prefect_resilience.operations.reports.runs import OWN_TAG
 from prefect_resilience.operations.tuning import NEEDS_NUMPY, has_numpy
-from prefect_resilience.tasks.edge.blocks.policy import SLUG, ResiliencePolicy
+from prefect_resilience.tasks.edge.policy_block import SLUG, ResiliencePolicy
 
 PAGE = 200
 WEBHOOK = "custom-webhook"

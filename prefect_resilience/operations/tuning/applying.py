@@ -19,8 +19,8 @@ from prefect_resilience.operations.tuning.record import options_of, value_at, wi
 from prefect_resilience.operations.tuning.report import OptionNote, TuningAdvice, TuningReport
 from prefect_resilience.stores import Store, open_store
 from prefect_resilience.stores.base import change
-from prefect_resilience.tasks.edge.blocks.live import read_policy
-from prefect_resilience.tasks.edge.blocks.policy import SLUG
+from prefect_resilience.tasks.edge.live_policy import read_policy
+from prefect_resilience.tasks.edge.policy_block import SLUG
 
 PLACE = "tuning/latest"
 

@@ -203,8 +203,4 @@ def _create() -> None:
 
 
 keeper: CircuitsTableWriter = per_process(CircuitsTableWriter)
-
-
-@at_exit
-def _leave() -> None:
-    keeper.leave()
+at_exit(keeper.leave)

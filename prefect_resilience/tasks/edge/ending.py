@@ -49,7 +49,7 @@ from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.tasks.edge import summary_reading as reading
 from prefect_resilience.tasks.edge.artifacts import own_client, write_artifact
 from prefect_resilience.tasks.edge.seams import has_only_tasks, on_task_run_state
-from prefect_resilience.tasks.summaries.markdown import commands, headline, hint_markdown, markdown
+from prefect_resilience.tasks.summaries.markdown import commands, headline, markdown
 from prefect_resilience.tasks.summaries.story import Story, divide
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.edge.call_totals import send_totals
@@ -110,15 +110,6 @@ def run_summary(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> A
     return leave_artifacts(Ending(), flow, flow_run, state)
 
 
-def recovery_hint(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
-    """Write how to continue the run to the log, and to an artifact `recovery-hint-<flow>-<run>-...`.
-
-    For `@flow(on_failure=[recovery_hint], on_crashed=[recovery_hint])`. A run inside another one gets no
-    hint: only its root can be run again. Never raises.
-    """
-    return leave_artifacts(Ending(summary=False), flow, flow_run, state)
-
-
 def leave_artifacts(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
     """Write the artifacts. Returns an awaitable if an event loop is running, to keep the loop free."""
     if not is_enabled():
@@ -175,8 +166,7 @@ class EndOfRun:
             self.tell(advice)
 
     def _write_hint(self) -> Advice | None:
-        """Log how to continue, label the run with its error, and inform the automation that recovers it.
-        Without a summary, write an artifact too."""
+        """Log how to continue, label the run with its error, and inform the automation that recovers it."""
         with get_client(sync_client=True) as client:
             self._label(client)
             run = client.read_flow_run(self.flow_run.id)
@@ -187,10 +177,6 @@ class EndOfRun:
             self.log.warning("How to continue: %s: %s. %s", advice.strategy, advice.why, first)
             if self.ending.policy is not None and self.state.is_failed():
                 announce_recoverable(run)
-            if not self.ending.summary:
-                text = hint_markdown(run.name, self.flow.name, self.state.name or "", advice)
-                line = f"{advice.strategy}: {advice.why}"
-                write_artifact(client, run, self.flow.name, "recovery-hint", text, line)
             return advice
 
     def _label(self, client: SyncPrefectClient) -> None:

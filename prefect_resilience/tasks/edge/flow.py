@@ -56,8 +56,6 @@ from prefect_resilience.telemetry import notes
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
-MOST_LETTERS = 40_000
-
 
 def prepare_process(flow_run: FlowRun) -> None:
     """Prepare this process for a run of a resilient flow that has just begun."""
@@ -94,8 +92,6 @@ def error_with_outputs(error: Exception, context: FlowRunContext) -> BaseExcepti
         flow_run = context.flow_run
         assert flow_run is not None
         noted = notes.last_notes(str(flow_run.id))
-        # The values that its task runs returned, as far as they are noted.
-        partial = _within({**noted.outputs}, noted.outputs_left_out) if noted else {}
         subflow = flow_run.parent_task_run_id is not None
         own = ErrorContext.from_exception(
             clean,
@@ -113,26 +109,13 @@ def error_with_outputs(error: Exception, context: FlowRunContext) -> BaseExcepti
             again = Again(context.flow, dict(context.parameters or {}))
             request = SubtaskRequest(context.flow.name, again.parameters, "flow", again, context.flow.fn)
             attach_request(clean, request)
-        if partial:
-            inner = inner.model_copy(update={"details": {**inner.details, "partial_results": partial}})
+        if noted and noted.partial_results:
+            details = {**inner.details, "partial_results": noted.partial_results}
+            inner = inner.model_copy(update={"details": details})
         attach_context(clean, inner)
         return clean
     except Exception:  # noqa: BLE001 - the user's own error must not be replaced
         return error
-
-
-def _within(outputs: Any, left_out: int) -> dict[str, Any]:
-    """The outputs by the name of the call, as many as may be kept in an exception."""
-    partial: dict[str, Any] = {}
-    room = MOST_LETTERS
-    for name, output in outputs.items():
-        room -= len(name) + len(json.dumps(output, ensure_ascii=False, default=str))
-        if room < 0:
-            break
-        partial[name] = output
-    if more := left_out + len(outputs) - len(partial):
-        partial["…"] = {"truncated": True, "left_out": more}
-    return partial
 
 
 P = ParamSpec("P")
@@ -205,11 +188,9 @@ class ResilientFlow(Flow[P, R]):
             return
         plain: Flow[P, R] = self  # the field is Prefect's own, with Prefect's type
         plain.fn = around(guard, bound_to=self.fn)
-        at_the_end, ending = AtTheEnd(guard.ending), guard.ending
-        wanted = (ending.summary, ending.leaves, ending.summary or ending.hint, ending.leaves)
-        for name, wants in zip(HOOKS, wanted, strict=True):
-            if wants:
-                getattr(self, name).append(at_the_end)
+        if guard.ending.leaves:
+            for name in HOOKS:
+                getattr(self, name).append(AtTheEnd(guard.ending))
 
     def _plain_copy(self) -> Flow[P, R]:
         """A plain Prefect copy: with its own function and hooks."""

@@ -16,7 +16,6 @@ from prefect_resilience.base.naming import UNSET, digest
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.calls.edge.call_options import OPTIONS, ResilienceOptions, as_policy
-from prefect_resilience.durable.effects.policy import Effect
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import DEFAULT_RETRY, PrefectRetries, Retry
@@ -45,9 +44,6 @@ def split(options: Mapping[str, Any], more: Iterable[str] = ()) -> tuple[dict[st
             f"a resilient task has both timeout={options['timeout']!r} and "
             f"timeout_seconds={options['timeout_seconds']!r}: write only timeout=, which bounds each attempt"
         )
-    effect = Effect.of(options["effect"]) if options.get("effect") is not None else None
-    if effect is not None and effect.external and options.get("cache_policy") not in NO_CACHES:
-        raise _cache_conflict("a resilient task", "cache_policy")
     return split_options("task", options, OPTIONS, [*TaskOptions.__annotations__, *more])
 
 

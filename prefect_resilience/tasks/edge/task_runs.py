@@ -249,12 +249,14 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
 
 def apply_policy(guard: Guard, here: TaskSurroundings) -> Steps[Guard]:
     """The guard with the current values of its policy block. Asks the server if the known values are old."""
-    from prefect_resilience.tasks.edge.blocks import live
 
-    policy = live.policy_of(guard)
+    # Imported late: few tasks have a policy block.
+    from prefect_resilience.tasks.edge import live_policy
+
+    policy = live_policy.policy_of(guard)
     answered = policy.refresh(time.monotonic())
     if answered is not None:
-        yield Blocking(answered.wait, (live.PATIENCE,))
+        yield Blocking(answered.wait, (live_policy.PATIENCE,))
     current = policy.guard(guard, here.logger)
     tell_options(current, here.task)
     return current

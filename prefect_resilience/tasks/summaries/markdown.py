@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from prefect_resilience.base.text import code_cell, lasting, plural
@@ -15,7 +14,6 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.tasks.summaries.story import (
     MOVES,
-    OPENED,
     WELL,
     CallRow,
     PassSeen,
@@ -69,12 +67,6 @@ def markdown(story: Story, advice: Advice | None = None) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def hint_markdown(run: str, flow: str, state: str, advice: Advice) -> str:
-    """Only the recovery hint: for a run, its flow, and the state in which it ended."""
-    lines = [f"# {text(run)}", "", f"The run of {code(flow)} ended **{text(state)}**.", ""]
-    return "\n".join([*lines, *_advice(advice)]).rstrip() + "\n"
-
-
 def commands(hint: RecoveryHint, batch_id: str, *, deployed: bool) -> tuple[tuple[str, str], ...]:
     """How to continue a batch. Pairs: the purpose of a command, and the command."""
     batch = shlex.quote(batch_id)
@@ -109,12 +101,7 @@ def headline(story: Story) -> str:
         took = lasting(end.ended - story.passes[0].run_pass.began)
         how += f", {took} after it first began" if passes > 1 else f" after {took}"
     outcomes, counts = facts.outcomes, facts.counts
-    inside = Counter[str]()
-    for (_, name), times in facts.calls.items():
-        inside[name] += int(times)
-    failed_inside = f", {inside['failures']:,} failed" if inside["failures"] else ""
     replaced = max(sum(facts.states[name] for name in REPLACED), counts["fallback.used"])
-    opened = [move.payload.get("after") in OPENED for move in story.moves].count(True)
     parts = [
         (1, plural(facts.total, "task run")),
         (outcomes["running"], f"{outcomes['running']:,} did not end"),
@@ -124,13 +111,7 @@ def headline(story: Story) -> str:
         (outcomes["crashed"], f"{outcomes['crashed']:,} crashed"),
         (outcomes["failed"], f"{outcomes['failed']:,} failed"),
         (counts["attempt.refused"], plural(counts["attempt.refused"], "rejected call")),
-        (
-            inside["attempts"] + inside["rejected"],
-            f"{plural(inside['calls'], 'call')} inside "
-            f"({plural(inside['attempts'], 'attempt')}{failed_inside})",
-        ),
         (counts["effect.in-doubt"], f"{counts['effect.in-doubt']:,} in doubt"),
-        (opened, plural(opened, "circuit opening")),
         (len(story.letters), plural(len(story.letters), "dead letter")),
     ]
     inner = f", in {plural(story.inner_runs + 1, 'flow run')}" if story.inner_runs else ""

@@ -25,7 +25,6 @@ from prefect_resilience.telemetry.model import (
     together,
 )
 
-OPENED = frozenset({"open", "forced_open"})
 MOVES = "circuit."
 """With this begin the events of a circuit's change."""
 
@@ -76,11 +75,6 @@ class Story:
         """The events of all passes, the first one first."""
         events = [event for part in self.passes for event in part.facts.events]
         return sorted(events, key=lambda event: event.at)
-
-    @property
-    def moves(self) -> list[Happening]:
-        """The changes of circuits by calls of the run, the first one first."""
-        return [event for event in self.happenings if event.name.startswith(MOVES)]
 
     @property
     def remarkable(self) -> bool:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from prefect_resilience.base.text import FONT, element, lasting, rect, words
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.tasks.summaries.story import OPENED, CallRow, Span, Story, clock
+from prefect_resilience.tasks.summaries.story import CallRow, Span, Story, clock
 
 INK, SMALL, GRID = "#1a1a1a", "#4d4d4d", "#e3e3e3"
 WIDTH, MARGIN = 560.0, 14.0
 TOP, LANE, BAR = 62.0, 38.0, 15.0
 """Each lane has its name above its bars."""
-MOST_LANES, MOST_CIRCUITS = 24, 6
+MOST_LANES = 24
 MOST_BARS = 500
 LABEL_LENGTH = 66
 
@@ -31,8 +31,6 @@ LOOKS: dict[str, tuple[str, str, str]] = {
     "replayed": ("#0072B2", "=", "replayed"),
     "ok": ("#009E73", "", "succeeded"),
     "wait": ("#d9d9d9", "", "waiting"),
-    "open": ("#F4B183", "", "circuit open"),
-    "half_open": ("#F0E442", "", "circuit half-open"),
 }
 """Fill, sign, and the words in the legend."""
 DARK_SIGNS = frozenset({"replaced"})
@@ -59,13 +57,11 @@ def draw(story: Story, calls: Sequence[CallRow]) -> str | None:
     shown = [span for call in lanes for span in call.spans]
     start = min(part.run_pass.began, *(span.start for span in shown))
     axis = Axis(start, max(part.ended, *(span.end for span in shown)))
-    rows = _circuit_rows(story, axis)[:MOST_CIRCUITS]
-    rows += [(call.name, call.spans) for call in lanes]
-    bottom = TOP + LANE * len(rows)
+    bottom = TOP + LANE * len(lanes)
     drawn = [*_background(axis, bottom)]
-    for place, (label, spans) in enumerate(rows):
-        drawn += _lane(label, spans[-MOST_BARS // len(rows) :], TOP + LANE * place, axis)
-    legend, height = _legend({span.look for _, spans in rows for span in spans}, bottom + 14)
+    for place, call in enumerate(lanes):
+        drawn += _lane(call.name, call.spans[-MOST_BARS // len(lanes) :], TOP + LANE * place, axis)
+    legend, height = _legend({span.look for span in shown}, bottom + 14)
     title = f"{_line(story.name, 40)}: {_line(story.passes[-1].run_pass.end, 20)}"
     size = f'width="{WIDTH:g}" height="{height:g}" viewBox="0 0 {WIDTH:g} {height:g}"'
     return "\n".join(
@@ -90,7 +86,7 @@ def _background(axis: Axis, bottom: float) -> Iterable[str]:
 
 
 def _lane(label: str, spans: Sequence[Span], y: float, axis: Axis) -> Iterable[str]:
-    yield words(_line(label, LABEL_LENGTH), MARGIN + 2, y + 13, 13, INK, bold=label.startswith("circuit "))
+    yield words(_line(label, LABEL_LENGTH), MARGIN + 2, y + 13, 13, INK)
     # A very short attempt is drawn on top of the wait after it.
     for span in sorted(spans, key=lambda span: span.look != "wait"):
         x = axis.place(span.start)
@@ -103,20 +99,6 @@ def _bar(look: str, x: float, y: float, width: float) -> Iterable[str]:
     if sign and width >= 13:
         ink = INK if look in DARK_SIGNS else "#ffffff"
         yield words(sign, x + width / 2, y + 12, 12, ink, bold=True, middle=True)
-
-
-def _circuit_rows(story: Story, axis: Axis) -> list[tuple[str, Sequence[Span]]]:
-    """The times in which each circuit was open or half-open."""
-    spans: dict[str, list[Span]] = {}
-    until: dict[str, float] = {}
-    for move in reversed(story.moves):
-        state, end = str(move.payload.get("after")), until.get(move.subject, axis.end)
-        look = "open" if state in OPENED else state
-        until[move.subject] = move.at
-        begin, stop = max(move.at, axis.start), min(end, axis.end)
-        if look in LOOKS and begin < stop:
-            spans.setdefault(f"circuit {move.subject}", []).append(Span(look, begin, stop))
-    return [*spans.items()]
 
 
 def _legend(looks: set[str], top: float) -> tuple[list[str], float]:

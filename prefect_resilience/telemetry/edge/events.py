@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 PREFIX = "prefect-resilience"
 LABELS = ("code", "category", "action")
-SENT_AT_ONCE = 100
 CIRCUIT_EVENTS = {"open": "circuit.opened", "half_open": "circuit.half-opened", "closed": "circuit.closed"}
 """The event's name by the circuit's new state. Any other state was forced by hand."""
 _OF_CHANGE = ("before", "after", "at", "reason", "generation", "retry_at", "last_error")
@@ -72,8 +71,8 @@ def at_a_terminal(by: str) -> Generator[AtATerminal, None, None]:
         _send(terminal)
 
 
-def _send(told: AtATerminal) -> None:
-    if not told.events:
+def _send(terminal: AtATerminal) -> None:
+    if not terminal.events:
         return
     from prefect.client.orchestration import get_client
     from prefect.settings import get_current_settings
@@ -82,12 +81,10 @@ def _send(told: AtATerminal) -> None:
         return
     try:
         with get_client(sync_client=True) as client:
-            for start in range(0, len(told.events), SENT_AT_ONCE):
-                some = told.events[start : start + SENT_AT_ONCE]
-                body = [event.model_dump(mode="json") for event in some]
-                client.request("POST", "/events", json=body).raise_for_status()
+            body = [event.model_dump(mode="json") for event in terminal.events]
+            client.request("POST", "/events", json=body).raise_for_status()
     except Exception as error:  # noqa: BLE001 - the action itself has succeeded
-        told.trouble = redact(" ".join(str(error).split()) or type(error).__name__)
+        terminal.trouble = redact(" ".join(str(error).split()) or type(error).__name__)
 
 
 def _event(
@@ -113,15 +110,12 @@ def send_event(
     event_id: UUID | None = None,
     *,
     related: Mapping[str, object] | None = None,
-    labels: Mapping[str, str] | None = None,
 ) -> None:
     """Send the event as it is. Never raises: an event that cannot be sent must not fail the work."""
     from prefect.events import emit_event
 
-    fields = _event(happening, resource, name, payload, related or {})
-    fields["resource"] |= labels or {}
     with suppress(Exception):
-        emit_event(**fields, id=event_id or uuid4())
+        emit_event(**_event(happening, resource, name, payload, related or {}), id=event_id or uuid4())
 
 
 def emit(happening: str, kind: str, name: str, payload: dict[str, Any], whole: Whole = None) -> None:
@@ -136,14 +130,22 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any], whole: W
     terminal, in_run = _at_a_terminal.get(), run_contexts() != (None, None)
     if not in_run and terminal is None:
         return
-    with suppress(Exception):  # a payload that cannot be read must not fail the work
+    with suppress(Exception):  # an event that cannot be sent must not fail the work
         content, shown = fit(whole() if whole else payload), fit_text(name, NAME)
         resource = f"{kind}.{shown}"
         if in_run:
+            from prefect.events import emit_event
+
             labels = {f"{PREFIX}.{label}": str(content[label]) for label in LABELS if content.get(label)}
-            event_id = note_happening(happening, shown, content)
-            send_event(happening, resource, shown, content, event_id, labels=labels)
-        elif terminal is not None:
+            named = {"prefect.resource.id": f"{PREFIX}.{resource}", "prefect.resource.name": shown}
+            emit_event(
+                id=note_happening(happening, shown, content),
+                event=f"{PREFIX}.{happening}",
+                resource={**named, **labels},
+                payload=content,
+            )
+        else:
+            assert terminal is not None
             # No labels: automations that alert a person filter by them, and mean events of runs.
             run = payload.get("flow_run_id")
             related = {"flow-run": run} if run else {}

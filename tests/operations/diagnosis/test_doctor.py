@@ -15,7 +15,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect_resilience.operations.cli.app import main
 from prefect_resilience.operations.diagnosis import examine, server
 from prefect_resilience.operations.installation import install, uninstall
-from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
+from prefect_resilience.tasks.edge.policy_block import ResiliencePolicy
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from prefect_resilience.operations.installation import (
     with_mark,
 )
 from prefect_resilience.operations.installation.catalog import ALERTS, automation_files, operational_flows
-from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
+from prefect_resilience.tasks.edge.policy_block import ResiliencePolicy
 
 pytestmark = pytest.mark.slow
 

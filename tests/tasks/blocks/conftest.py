@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from prefect_resilience.tasks.edge.blocks import live
+from prefect_resilience.tasks.edge import live_policy as live
 
 
 @pytest.fixture(autouse=True)

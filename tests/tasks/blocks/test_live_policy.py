@@ -6,20 +6,18 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.task_runners import ProcessPoolTaskRunner
 
 from prefect_resilience import Retry, resilient_task
-from prefect_resilience.tasks.edge.blocks import ResiliencePolicy, live
-from prefect_resilience.tasks.edge.blocks.live import FRESH, PATIENCE, LivePolicy
+from prefect_resilience.tasks.edge import live_policy as live
+from prefect_resilience.tasks.edge.live_policy import FRESH, PATIENCE, LivePolicy
+from prefect_resilience.tasks.edge.policy_block import ResiliencePolicy
 from tests.prefect_runs import Mode
 
 pytestmark = pytest.mark.api
@@ -269,52 +267,3 @@ def test_switched_off_nothing_is_asked(plain: Any, name: str, monkeypatch: pytes
     monkeypatch.setenv("RESILIENCE_ENABLED", "false")
     assert failing.run() == 1
     assert live._policies == {}
-
-
-@resilient_task(policy="in-processes", retry=None)
-def in_a_process(folder: str) -> int:
-
-    calls = len(list(Path(folder).iterdir()))
-    (Path(folder) / str(calls)).touch()
-    if calls < 2:
-        raise TimeoutError
-    return calls + 1
-
-
-def test_other_processes_fetch_it_themselves(tmp_path: Any):
-    ResiliencePolicy(retry={"attempts": 3, "backoff": {"kind": "none"}}).save("in-processes", overwrite=True)
-
-    @flow(task_runner=ProcessPoolTaskRunner(max_workers=1))
-    def elsewhere() -> int:
-        return in_a_process.submit(str(tmp_path)).result()
-
-    assert elsewhere() == 3
-
-
-def asked_by(call: Callable[[], Any]) -> int:
-    import sys
-
-    count = 0
-
-    def profile(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += "prefect_resilience/tasks/edge/blocks" in frame.f_code.co_filename
-
-    sys.setprofile(profile)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
-def test_a_task_without_a_policy_pays_nothing():
-    @resilient_task(retry=None)
-    def plain() -> int:
-        return 1
-
-    @flow
-    def one() -> int:
-        return plain()
-
-    assert asked_by(one) == 0

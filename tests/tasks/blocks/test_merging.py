@@ -9,8 +9,8 @@ import pytest
 from prefect_resilience import Backoff, CircuitBreaker, Fallback, Retry, Timeout, resilient_task
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
-from prefect_resilience.tasks.edge.blocks.live import read_policy, with_policy
+from prefect_resilience.tasks.edge.live_policy import read_policy, with_policy
+from prefect_resilience.tasks.edge.policy_block import ResiliencePolicy
 
 
 def archive(drug: str) -> str:

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.utilities.schema_tools.validation import preprocess_schema, validate
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 import prefect_resilience
-from prefect_resilience import Backoff, CircuitPolicy, Retry, Timeout
+from prefect_resilience import Backoff, Retry
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
-from prefect_resilience.tasks.edge.blocks.live import read_policy
-from prefect_resilience.tasks.edge.blocks.policy import BackoffFields, CircuitFields, RetryFields
+from prefect_resilience.tasks.edge.live_policy import read_policy
+from prefect_resilience.tasks.edge.policy_block import (
+    ResiliencePolicy,
+)
 
 FORM = Path(__file__).with_name("policy_form.json")
 
@@ -150,58 +151,6 @@ def test_the_form_has_a_plain_field_for_everything():
     assert {part["title"] for part in schema["definitions"].values()} == {"Retry", "Backoff", "Circuit"}
     assert "required" not in schema
     assert validate({}, schema) == validate(EVERYTHING, schema) == []
-
-
-NOT_IN_THE_FORM: dict[type[BaseModel], dict[str, str]] = {
-    # What a block says of them is kept and holds; the form has no field for them.
-    Retry: {
-        "by_category": "a retry policy for each category: a table, for which the form has no plain field",
-        "budget": "shared by the tasks of a process: one task's block would change it for others",
-        "respect_retry_after": "a promise to the server that is called, which the code makes",
-        "retry_after_cap": "read together with max_elapsed, which the form has",
-        "retry_exhausted": "which guards lie inside each other is seen in the code alone",
-    },
-    Backoff: {
-        "minimum": "the first delay bounds it, except with decorrelated jitter",
-        "jitter_kind": "the fraction is what one changes",
-    },
-    CircuitPolicy: {
-        "slow_call": "what slow means is the timeout's business, which the form has",
-        "slow_rate": "goes with slow_call",
-        "open_backoff": "open_for and open_max are its bounds",
-        "probes": "of the whole fleet: its processes must agree on it, also those that have no block",
-        "probe_lease": "an estimate of how long a call may take, which is the code's",
-        "counts": "which errors are the service's fault: belongs to the code that raises them",
-        "sync_interval": "a matter of the store, not of the service",
-        "adaptive": "takes the place of failure_rate, which would be in the form without a meaning",
-        "failure_rate_floor": "goes with adaptive",
-        "baseline_memory": "goes with adaptive",
-    },
-    Timeout: {
-        "idle": "of generators alone, whose code knows its chunks",
-        "mode": "a process needs arguments that pickle: belongs to the code",
-    },
-}
-
-
-@pytest.mark.parametrize(
-    ("policy", "part", "more"),
-    [
-        (Retry, RetryFields, set[str]()),
-        (Backoff, BackoffFields, set[str]()),
-        (CircuitPolicy, CircuitFields, {"name"}),
-        (Timeout, None, {"total"}),
-    ],
-)
-def test_each_option_of_a_policy_is_in_the_form_or_left_out_for_a_reason(
-    policy: type[BaseModel], part: type[BaseModel] | None, more: set[str]
-):
-    """An option that is new comes into the form, or into the list above."""
-    options, left_out = {*policy.model_fields}, {*NOT_IN_THE_FORM[policy]}
-    shown = {*part.model_fields} if part is not None else more
-    assert not left_out - options, "a reason for what is no option"
-    assert shown & left_out == set(), "in the form, and left out"
-    assert options | more == shown | left_out
 
 
 def form() -> dict[str, Any]:

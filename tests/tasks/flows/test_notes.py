@@ -57,14 +57,6 @@ def test_ten_thousand_runs_are_counted_and_a_few_kept():
     assert time.process_time() - began < 20
 
 
-def test_what_goes_on_is_counted_by_its_last_state():
-    came("f", "1", "Pending", "Running")
-    came("f", "2", "Pending", "Running", "Completed")
-    seen = notes.last_notes("f")
-    assert +seen.states == {"Running": 1, "Completed": 1}
-    assert [*seen.task_runs] == ["1", "2"]
-
-
 def test_a_run_that_was_rolled_back_is_one_run():
     came("f", "1", "Running", "Completed", "RolledBack")
     assert +notes.last_notes("f").states == {"RolledBack": 1}
@@ -86,32 +78,15 @@ def test_the_quietest_flow_runs_give_way(monkeypatch):
     assert [notes.last_notes(name) is not None for name in "abcd"] == [True, False, True, True]
 
 
-def test_rows_of_all_runs_together_are_bounded(monkeypatch):
-    monkeypatch.setattr(notes, "MOST_ROWS", 100)
-    for number in range(100):
-        came(f"f{number}", "1", "Running")
-        for event in range(10):
-            notes.note_event(f"f{number}", Happening(f"{number}-{event}", 0, "x", "x", {}))
-    assert len(notes._passes.notes) < 70
-    assert notes.last_notes("f99") is not None
-
-
-def test_what_is_forgotten_is_gone():
-    came("f", "1", "Running")
-    notes.forget(["f", "never known"])
-    assert notes.last_notes("f") is None
-
-
 def test_outputs_are_kept_by_name_and_bounded():
     noted = RunNotes(keeps_outputs=True)
-    for number in range(notes.MOST_OUTPUTS + 5):
+    for number in range(25):
         state = StateSeen("COMPLETED", "Completed", number)
-        noted.add_output(
-            noted.came_to(str(number), f"same-{number:03}", "f", state, f"{number:03}-key").label, number
-        )
-    assert noted.outputs["same"] == 0
-    assert noted.outputs["same (2)"] == 1
-    assert (len(noted.outputs), noted.outputs_left_out) == (notes.MOST_OUTPUTS, 5)
+        label = noted.came_to(str(number), f"same-{number:03}", "f", state, f"{number:03}-key").label
+        noted.add_output(label, "x" * 1_989)
+    assert [*noted.partial_results][:2] == ["same", "same (2)"]
+    assert (len(noted.outputs), noted.outputs_left_out) == (20, 5)
+    assert noted.partial_results["…"] == {"truncated": True, "left_out": 5}
 
 
 def test_only_who_asks_keeps_outputs():

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import datetime
 
-import prefect
 import pytest
-from packaging.version import Version
 from prefect import flow, task
 from prefect.context import FlowRunContext
 from prefect.exceptions import ParameterTypeError
-from prefect.states import Failed, State
+from prefect.states import State
 from pydantic import BaseModel
 
 from prefect_resilience import (
@@ -142,17 +140,6 @@ def test_generators():
 
     assert list(chunks(2)) == [(0, "g-2"), (1, "g-2")]
     assert asyncio.run(all_of_them()) == [0, 1, 2]
-
-
-def test_generators_that_break():
-    @resilient_flow
-    def chunks():
-        yield 1
-        raise ConnectionError("gone")
-
-    with pytest.raises(ConnectionError) as raised:
-        list(chunks())
-    assert error_context(raised.value).node_id == "chunks"
 
 
 def test_inside_other_flows(mode):
@@ -303,17 +290,3 @@ def test_switched_off_while_running(monkeypatch, mode, left):
     run_id, batch = ran(mode, made)
     assert batch == str(run_id)
     assert left.by(run_id) == {}
-
-
-@pytest.mark.parametrize("decorate", [flow, resilient_flow])
-def test_a_flow_that_returns_a_failed_state_is_retried_from_prefect_3_9_on(decorate):
-    runs = []
-
-    @decorate(retries=1)
-    def returns_failed():
-        runs.append(1)
-        return Failed(message="not today") if len(runs) == 1 else "done"
-
-    state = returns_failed(return_state=True)
-    retried = Version(prefect.__version__) >= Version("3.9")
-    assert (len(runs), state.is_completed()) == ((2, True) if retried else (1, False))

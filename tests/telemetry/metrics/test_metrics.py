@@ -8,7 +8,6 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import (
-    Bulkhead,
     CircuitBreaker,
     Fallback,
     PlanFailed,
@@ -20,7 +19,7 @@ from prefect_resilience import (
     run_plan,
 )
 from prefect_resilience.telemetry import metrics
-from prefect_resilience.telemetry.metrics import Labels
+from prefect_resilience.telemetry.metrics import label_of
 
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
 QUICK = Retry(attempts=3, backoff={"kind": "none"})
@@ -103,21 +102,6 @@ def test_fallbacks_and_refusals(scrape):
     assert scrape().sum("circuit_transitions_total", circuit=name, to="closed") == 1
 
 
-def test_a_full_bulkhead_is_a_refusal(scrape):
-    limit = Bulkhead(1, max_wait=0, name=f"narrow-{uuid4().hex[:6]}")
-
-    @resilient_task(retry=None, limits=limit, name="narrow")
-    def inner():
-        return 1
-
-    @resilient_task(retry=None, limits=limit, name="wide")
-    def outer():
-        return inner(return_state=True).name
-
-    run(outer)
-    assert scrape().sum("refusals_total", task="narrow", by="bulkhead") == 1
-
-
 @pytest.mark.requirement("002.29")
 def test_effects_and_dead_letters(scrape):
     @resilient_task(effect="external", name="charge")
@@ -184,17 +168,11 @@ def test_no_secret_is_a_label(scrape):
 
 
 def test_names_are_bounded():
-    labels = Labels(most=3)
-    assert [labels(f"circuit-{n}") for n in range(5)] == [
-        "circuit-0",
-        "circuit-1",
-        "circuit-2",
-        "other",
-        "other",
-    ]
-    assert labels("circuit-1") == "circuit-1"
-    assert labels(None) == "other"
-    assert len(Labels()("x" * 10_000)) == 120
+    kind = uuid4().hex
+    assert [label_of(kind, f"c{n}", most=3) for n in range(5)] == ["c0", "c1", "c2", "other", "other"]
+    assert label_of(kind, "c1") == "c1"
+    assert label_of(kind, None) == "other"
+    assert len(label_of(kind, "x" * 10_000)) == 120
 
 
 def test_an_instrument_that_breaks_fails_nothing(monkeypatch):

@@ -103,14 +103,3 @@ def test_a_url_without_a_port_has_that_of_its_scheme(spans) -> None:
     assert [span.attributes["server.port"] for span in sent] == [443, 80]
     assert {span.attributes["server.address"] for span in sent} == {"a.example"}
     assert "secret" not in "".join(span.to_json() for span in sent)
-
-
-def test_a_fallback_url_is_a_call_of_its_own_below_the_first(get, spans) -> None:
-    with ScriptedService(200) as service:
-        answer = get("http://127.0.0.1:9", retry=None, fallback=[service.url])
-        assert answer.status_code == 200
-    call, failed, second, sent = spans.take()
-    assert [event.name for event in call.events] == ["fallback"]
-    assert failed.parent.span_id == second.parent.span_id == call.context.span_id
-    assert sent.parent.span_id == second.context.span_id
-    assert sent.attributes["http.response.status_code"] == 200

@@ -102,45 +102,6 @@ def test_the_attempts_rejections_fallbacks_and_replays_of_tasks_are_a_tree(spans
     ]
 
 
-async def test_async_tasks_have_the_same_tree(spans) -> None:
-    circuit = CircuitBreaker("spans-async", failure_threshold=1, open_for=60)
-
-    @resilient_task(retry=QUICK)
-    async def fetch(script: list[Any]) -> Any:
-        return popped(spans, script)
-
-    @resilient_task(retry=QUICK, circuit=circuit, fallback=[Fallback.value(0)], timeout=30)
-    async def ask(script: list[Any]) -> Any:
-        return popped(spans, script)
-
-    @resilient_task(retry=QUICK)
-    async def stream(script: list[Any]) -> Any:
-        yield popped(spans, script)
-
-    @flow
-    async def work() -> list[Any]:
-        answers = [await fetch([ConnectionError(), 1]), await ask([ConnectionError()])]
-        return [*answers, *[chunk async for chunk in stream([ConnectionError(), 3])]]
-
-    assert await work() == [1, 0, 3]
-    assert spans.tree() == [
-        "flow",
-        "  task fetch",
-        "    attempt fetch ConnectionError network",
-        "      inner",
-        "    attempt fetch",
-        "      inner",
-        "  task ask [rejected] [fallback]",
-        "    attempt ask ConnectionError network",
-        "      inner",
-        "  task stream",
-        "    attempt stream ConnectionError network",
-        "      inner",
-        "    attempt stream",
-        "      inner",
-    ]
-
-
 def test_without_prefects_spans_the_attempts_are_below_what_is_around_the_flow(spans) -> None:
     @resilient_task(retry=QUICK, fallback=[Fallback.value(0)])
     def fetch(script: list[Any]) -> Any:

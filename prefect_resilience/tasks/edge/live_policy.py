@@ -29,7 +29,7 @@ from prefect_resilience.guards.circuits.breaker import CircuitBreaker, circuit_p
 from prefect_resilience.guards.fallbacks import Fallback
 from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.guards.timeouts.timeout import Timeout
-from prefect_resilience.tasks.edge.blocks.policy import MOST_ATTEMPTS, SLUG, ResiliencePolicy
+from prefect_resilience.tasks.edge.policy_block import MOST_ATTEMPTS, SLUG, ResiliencePolicy
 
 ENDED = frozenset({"none", "schedule"})
 """Kinds of backoff without an initial delay: the block's backoff replaces them entirely."""

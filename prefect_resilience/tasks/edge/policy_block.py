@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from prefect.blocks.core import Block
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, model_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, field_validator, model_serializer, model_validator
 from pydantic.config import JsonDict
 
 from prefect_resilience.base.policy import nearest, snake_case
@@ -214,18 +214,10 @@ class ResiliencePolicy(Block):
         "The names of fallbacks among the task's own, in order."
     )
 
-    @model_validator(mode="before")
+    @field_validator("fallback", mode="before")
     @classmethod
-    def _read(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            return data
-        values = dict(cast("Mapping[str, Any]", data))
-        for name, fields in (("retry", RetryFields), ("circuit", CircuitFields)):
-            if values.get(name, ...) is None:
-                values[name] = fields()
-        if isinstance(values.get("fallback"), str):
-            values["fallback"] = [values["fallback"]]
-        return values
+    def _list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
 
     @classmethod
     def of(cls, task: object) -> ResiliencePolicy:
@@ -264,13 +256,8 @@ class ResiliencePolicy(Block):
 
     def as_options(self) -> dict[str, Any]:
         """The options with a value, as JSON; options that are left to the code are missing."""
-        values: dict[str, Any] = {
-            "retry": self.retry.as_options(),
-            "circuit": self.circuit.as_options(),
-            "timeout": self.timeout,
-            "fallback": self.fallback,
-        }
-        return {name: value for name, value in values.items() if value}
+        options = self.model_dump(include={"retry", "circuit", "timeout", "fallback"})
+        return {name: value for name, value in options.items() if value}
 
 
 def _in_form(fields: type[Fields], policy: BaseModel) -> dict[str, Any]:
