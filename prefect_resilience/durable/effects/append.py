@@ -83,7 +83,7 @@ def _is_once_in(text: str, part: str) -> bool:
 
 
 def overlap(beginning: str, text: str) -> int:
-    """The length of the longest proper prefix of `beginning` that `text` ends with.
+    """The length of the longest proper prefix of `beginning` that `text`, which is not longer, ends with.
 
     Linear in both lengths (Knuth, Morris, Pratt).
     """
@@ -96,9 +96,7 @@ def overlap(beginning: str, text: str) -> int:
         falls[place] = length
     length = 0
     for letter in text:
-        if length == len(beginning):
-            length = falls[length - 1] if length else 0
         while length and letter != beginning[length]:
             length = falls[length - 1]
-        length += bool(beginning) and letter == beginning[length]
-    return falls[length - 1] if beginning and length == len(beginning) else length
+        length += letter == beginning[length]
+    return falls[length - 1] if length == len(beginning) else length
