@@ -383,6 +383,12 @@ def test_an_error_of_each_category_has_its_reason(category):
 # The shape that agent task systems hand around.
 
 
+def test_a_structure_without_a_request():
+    record = with_inner(context(task_run_id="o"), context(task_run_id="i", node_id="inner")).to_task_error()
+    assert record["details"]["subtaskError"]["reason"] == "execution_halted"
+    assert "subtaskRequest" not in record["details"]
+
+
 def test_the_structure_of_an_exhausted_resource():
     error = ResourceExhausted("output", 16, 16, partial_output="x" * 70_000)
     record = error_context(error).to_task_error()

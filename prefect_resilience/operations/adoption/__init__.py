@@ -11,7 +11,7 @@ import ast
 from dataclasses import dataclass
 
 from prefect_resilience.operations.adoption.dangers import Danger, ModuleCode, TaskCalls, dangers_in
-from prefect_resilience.operations.adoption.plain_tasks import PlainTask, plain_tasks, rewritten
+from prefect_resilience.operations.adoption.plain_tasks import PlainTask, new_text, plain_tasks
 from prefect_resilience.operations.users_code import origins
 
 
@@ -37,4 +37,4 @@ def adopt(text: str, *, retried_by_default: bool = False) -> Adoption:
     code = ModuleCode(tree, names)
     calls = {task: code.calls_of(task.function) for task in tasks if task.function is not None}
     dangers = dangers_in(tree, names, tasks, calls)
-    return Adoption(rewritten(text, tree, names, tasks), tasks, dangers, calls)
+    return Adoption(new_text(text, tree, names, tasks), tasks, dangers, calls)

@@ -156,7 +156,7 @@ def dangers_in(
     dangers: set[Danger] = set()
     for task, called in calls.items():
         if task.retried:
-            dangers.update(_written(call, helper, task) for call, helper in called.writes)
+            dangers.update(_danger_of(call, helper, task) for call, helper in called.writes)
             for node in called.nodes:
                 dangers.update(_repeated_inside(node, names, task.name))
     if any(task.retried for task in tasks):
@@ -167,7 +167,7 @@ def dangers_in(
     return sorted(dangers)
 
 
-def _written(call: ast.Call, helper: str, task: PlainTask) -> Danger:
+def _danger_of(call: ast.Call, helper: str, task: PlainTask) -> Danger:
     where = f" in {helper}()" if helper else ""
     says = f"each retry repeats {ast.unparse(call.func)}(){where}, even if only the response was lost"
     mend = f"Write {effect_of(task)}: the call is made once, and not repeated if its outcome is unknown."

@@ -155,14 +155,14 @@ class Text:
         line = self.lines[node.lineno - 1]
         return line[: len(line) - len(line.lstrip())]
 
-    def changed(self, edits: Iterable[Edit]) -> str:
+    def apply(self, edits: Iterable[Edit]) -> str:
         text = self.text
         for start, end, new in sorted(edits, reverse=True):
             text = text[:start] + new + text[end:]
         return text
 
 
-def rewritten(text: str, tree: ast.Module, names: dict[str, str], tasks: list[PlainTask]) -> str:
+def new_text(text: str, tree: ast.Module, names: dict[str, str], tasks: list[PlainTask]) -> str:
     """The text with every task changed that can be."""
     changed = [task for task in tasks if not task.unread]
     if not changed:
@@ -171,7 +171,7 @@ def rewritten(text: str, tree: ast.Module, names: dict[str, str], tasks: list[Pl
     edits = [edit for task in changed for edit in _making(source, task)]
     done = {id(node) for task in changed for node in ast.walk(_maker(task.made))}
     edits += _imports(source, tree, names, done)
-    return source.changed(edits)
+    return source.apply(edits)
 
 
 def _maker(made: ast.expr) -> ast.expr:

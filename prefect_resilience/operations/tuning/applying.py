@@ -77,7 +77,7 @@ def plan_of(report: TuningReport) -> ChangePlan:
         blocks = {row.task: row.block for row in options_of(api, Period(now - timedelta(days=8), now))}
     documents = _documents(block for block in blocks.values() if block is not None)
     plan = plan_changes(report.advice, blocks, documents)
-    blocks_after = written(plan.changes, documents)
+    blocks_after = with_changes(plan.changes, documents)
     stored = {name: read_policy(document).as_options() for name, document in blocks_after.items()}
     # Each value in the form in which the block will have it.
     changes = [
@@ -123,7 +123,7 @@ def _obstacle(
     return None
 
 
-def written(changes: Iterable[TuningChange], documents: Mapping[str, Document]) -> dict[str, Document]:
+def with_changes(changes: Iterable[TuningChange], documents: Mapping[str, Document]) -> dict[str, Document]:
     """The data of each block after the changes."""
     after: dict[str, Document] = {}
     for edit in changes:
@@ -170,7 +170,7 @@ def apply_changes(report: TuningReport, plan: ChangePlan) -> AppliedTuning | Non
     how = {"at": _store().now(), "by": redact(who()), "since": report.since, "until": report.until}
     entry = AppliedTuning.model_validate({**how, "changes": plan.changes})
     change(_store(), PLACE, lambda _: entry.model_dump(mode="json"), 365 * 86_400.0)
-    for name, document in written(plan.changes, _documents(plan.blocks)).items():
+    for name, document in with_changes(plan.changes, _documents(plan.blocks)).items():
         _save(name, document)
     return entry
 

@@ -128,12 +128,12 @@ class ReplayedCircuit:
     def _count_plain(self, now: float) -> None:
         since = min(max(self._until, now - self._window), now)
         for at in np.linspace(since, now, 5).tolist():
-            number = round(self._passed(at) - self._passed(self._until))
+            number = round(self._weight_until(at) - self._weight_until(self._until))
             if number:
                 self._step(machine.Record(self.document["generation"], (("s", number),)), at)
             self._until = max(self._until, at)
 
-    def _passed(self, moment: float) -> float:
+    def _weight_until(self, moment: float) -> float:
         return self._total[bisect_right(self._ends, moment)]
 
     def _step(self, event: machine.Event, now: float) -> None:

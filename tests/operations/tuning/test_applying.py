@@ -12,7 +12,7 @@ from prefect_resilience.operations.tuning.applying import (
     before_changes,
     own_value,
     plan_changes,
-    written,
+    with_changes,
 )
 from prefect_resilience.operations.tuning.record import with_value
 from prefect_resilience.operations.tuning.report import TuningAdvice
@@ -39,7 +39,7 @@ class TestPlan:
         (one,) = plan.changes
         assert (one.block, one.before, one.now, one.after) == ("llm", None, 3, 5)
         assert plan.blocks == ("llm",)
-        assert written(plan.changes, {"llm": {"timeout": 9}}) == {
+        assert with_changes(plan.changes, {"llm": {"timeout": 9}}) == {
             "llm": {"timeout": 9, "retry": {"attempts": 5}}
         }
 
@@ -74,7 +74,7 @@ class TestUndo:
     def test_values_are_as_they_were(self) -> None:
         before = {"llm": {"retry": {"attempts": 3, "max_elapsed": 60}}, "db": {}}
         changes = [change(before=3), change(task="b", block="db", option="timeout", after=3.0)]
-        assert before_changes(changes, written(changes, before)) == (before, tuple(changes), ())
+        assert before_changes(changes, with_changes(changes, before)) == (before, tuple(changes), ())
 
     def test_what_a_person_changed_stays(self) -> None:
         made, restored, left = before_changes([change()], {"llm": {"retry": {"attempts": 7}}})
