@@ -6,7 +6,7 @@ import inspect
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Discriminator, Field, field_validator, model_validator
 
@@ -264,6 +264,8 @@ class Decompose(Policy):
     A split or merge may call the task itself: such a call counts as a part.
     """
 
+    by_position: ClassVar[tuple[str, ...]] = ("split", "merge", "max_depth")
+
     split: Splitter
     merge: Merger = "concat"
     max_depth: int = Field(default=3, ge=1, le=20)
@@ -293,11 +295,16 @@ class Decompose(Policy):
             f'decompose={value!r} is not a decomposition: write Decompose(split_text("document"), merge=...)'
         )
 
-    def __init__(
-        self, split: Splitter | None = None, merge: Merger = "concat", max_depth: int = 3, **options: Any
-    ) -> None:
-        split_option = {} if split is None else {"split": split}
-        super().__init__(**split_option, merge=merge, max_depth=max_depth, **options)
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            split: Splitter,
+            merge: Merger = "concat",
+            max_depth: int = 3,
+            *,
+            parallel: int | None = None,
+        ) -> None: ...
 
     @property
     def merger(self) -> Callable[..., Any]:

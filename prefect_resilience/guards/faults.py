@@ -157,16 +157,6 @@ active: list[Injected] = []
 """The active injections of this process."""
 
 
-def begin(injection: Injection) -> Injected:
-    injected = Injected(injection)
-    active.append(injected)
-    return injected
-
-
-def end(injected: Injected) -> None:
-    active.remove(injected)
-
-
 def around(call: Invoke, isasync: bool, *names: str) -> Invoke:
     """The call with the injections for any of these names."""
     fn = call.fn

@@ -97,9 +97,6 @@ def value_left_by(error: BaseException) -> Any:
 
 T = TypeVar("T")
 
-MOST_APPENDED = 10_000
-"""The most values that `keep_partial(..., append=True)` keeps for one run; later values are dropped."""
-
 
 @dataclass(slots=True)
 class Notes:
@@ -107,7 +104,6 @@ class Notes:
 
     partial: Any = None
     appends: bool = False
-    dropped: int = 0
     before: Any = None
     goes_on: bool = False
     """Whether this attempt has read the earlier values: then it appends to them."""
@@ -120,31 +116,22 @@ class Notes:
 
     def keep(self, value: Any, append: bool) -> None:
         if append:
-            self._append(value)
-        else:
-            self.partial, self.appends, self.dropped = value, False, 0
-        if self.sink is not None:
-            self.sink(self)
-
-    def _append(self, value: Any) -> None:
-        if not self.appends:
-            before = self.before if self.goes_on else None
-            self.partial, self.appends = list(cast("Any", before)) if isinstance(before, list) else [], True
-        if len(self.partial) < MOST_APPENDED:
+            if not self.appends:
+                before = self.before if self.goes_on else None
+                self.partial = list(cast("Any", before)) if isinstance(before, list) else []
             self.partial.append(value)
         else:
-            self.dropped += 1
+            self.partial = value
+        self.appends = append
+        if self.sink is not None:
+            self.sink(self)
 
     def as_output(self, left: Any = None) -> PartialOutput | None:
         """The partial result for an ErrorContext: of this attempt, else of the last one that kept any.
 
         `left` is the partial result that the error of this attempt has.
         """
-        output = partial_output(self._latest(left))
-        if output is None or not self.dropped:
-            return output
-        size = MOST_APPENDED + self.dropped if output.original_size is None else output.original_size
-        return output.model_copy(update={"truncated": True, "original_size": size})
+        return partial_output(self._latest(left))
 
     def _latest(self, left: Any) -> Any:
         return next((value for value in (self.partial, left) if value is not None), self.before)
@@ -157,7 +144,7 @@ class Notes:
     def end_attempt(self, error: BaseException, context: ErrorContext, left: Any = None) -> None:
         """The attempt failed: the next one can read its kept values, or else `left`, its error's value."""
         self.before = self._latest(left)
-        self.partial, self.appends, self.goes_on, self.dropped = None, False, False, 0
+        self.partial, self.appends, self.goes_on = None, False, False
         self.failure = error
         if context.reason is FailureReason.OUTPUT_FORMAT_FAILURE:
             self.violations = list(context.details.get("violations", ()))
@@ -239,7 +226,7 @@ class Carried:
         """The notes in the child, which sends each value that it keeps to the parent."""
 
         def sink(notes: Notes) -> None:
-            packed = _pack((notes.partial, notes.appends, notes.dropped))
+            packed = _pack((notes.partial, notes.appends))
             if packed is not None:
                 send(packed)
 
@@ -251,7 +238,7 @@ class Carried:
         packed, self.packed = self.packed, None
         if packed is not None:
             with suppress(Exception):  # the values may be of a class that only the child knows
-                notes.partial, notes.appends, notes.dropped = pickle.loads(packed)
+                notes.partial, notes.appends = pickle.loads(packed)
 
 
 def carry(notes: Notes | None) -> Carried:

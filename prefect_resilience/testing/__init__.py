@@ -14,7 +14,7 @@ from typing import Any
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.agents.edge.asking import prepared
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
-from prefect_resilience.guards.faults import NOTHING, Injected, InjectedFault, Injection, begin, end
+from prefect_resilience.guards.faults import NOTHING, Injected, InjectedFault, Injection, active
 from prefect_resilience.guards.retries import backoff
 from prefect_resilience.tasks.edge.task import ResilientTask
 from prefect_resilience.testing.services import Reply, ScriptedService
@@ -52,11 +52,12 @@ def inject(
     calls (`.done`). Raises ConfigurationError for invalid arguments.
     """
     options: dict[str, Any] = {"latency": latency, "fault": fault, "outcome": outcome, "rate": rate}
-    injected = begin(Injection(target=_name_of(target), times=times, seed=seed, **options))
+    injected = Injected(Injection(target=_name_of(target), times=times, seed=seed, **options))
+    active.append(injected)
     try:
         yield injected
     finally:
-        end(injected)
+        active.remove(injected)
 
 
 def _name_of(target: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 
@@ -9,7 +10,6 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import (
-    AdaptiveLimit,
     Backoff,
     Bulkhead,
     BulkheadFullError,
@@ -20,7 +20,6 @@ from prefect_resilience import (
     Retry,
     resilient_task,
 )
-from prefect_resilience.guards.limits.line import in_line
 
 pytestmark = pytest.mark.api
 
@@ -100,26 +99,20 @@ def test_templates_and_several_limits(mode):
         mode.task(work, limits=3)
 
 
-def test_a_hedge_of_a_sync_task_and_an_adaptive_limit_around_both_calls():
-    calls, finish = [], threading.Event()
-    limit = AdaptiveLimit(2)
+def test_a_hedge_asks_again_beside_a_slow_answer():
+    calls = []
 
-    @resilient_task(retry=None, timeout=20, limits=limit, hedge=Hedge(after=0.05))
-    def slow_at_first():
+    @resilient_task(retry=None, timeout=20, hedge=Hedge(after=0.05))
+    async def slow_at_first():
         calls.append(1)
         if len(calls) == 1:
-            finish.wait(30)
+            await asyncio.sleep(30)
         return len(calls)
 
     @flow
-    def scenario():
-        return slow_at_first()
+    async def scenario():
+        return await slow_at_first()
 
-    assert scenario() == 2
-    assert limit.current == 2
-    assert in_line(f"adaptive:{limit._key()}") == 1  # the call that lost still runs
-    finish.set()
-    deadline = time.monotonic() + 10
-    while in_line(f"adaptive:{limit._key()}"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert asyncio.run(scenario()) == 2
+    with pytest.raises(ConfigurationError, match="write Hedge"):
+        resilient_task(hedge=3)(lambda: None)

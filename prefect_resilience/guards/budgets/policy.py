@@ -39,9 +39,6 @@ class ErrorBudget(Policy):
 
         @resilient_task(error_budget=ErrorBudget(objective=0.99, window="7d"))
 
-        budget = ErrorBudget(objective=0.999, window="30d", name="nightly")
-        @flow(on_completion=[budget.watch], on_failure=[budget.watch], on_crashed=[budget.watch])
-
     A run counts once, when its task (with retries and fallbacks) or flow has ended. A run from Prefect's
     cache, a cancelled run and a run whose process was killed in a task are not counted. Runs are counted in
     this process and merged into the store every few seconds, at once after a failure. When the budget begins
@@ -81,22 +78,6 @@ class ErrorBudget(Policy):
         due = count(self, self._name_or(name), good)
         if due is not None:
             due()
-
-    def watch(
-        self,
-        task: Any = None,
-        task_run: Any = None,
-        state: Any = None,
-        *,
-        flow: Any = None,
-        flow_run: Any = None,
-    ) -> None:
-        """A Prefect hook that counts runs of a flow or a plain task; for `on_completion`, `on_failure`,
-        and for flows `on_crashed`."""
-        # Prefect passes a flow by position while it runs here, by keyword when its process has died.
-        subject = task if flow is None else flow
-        good = state.is_completed() and not (self.degraded_counts and state.name == "Degraded")
-        self.count(good, subject.name)
 
     def _name_or(self, name: str | None) -> str:
         called = self.name or name
@@ -196,7 +177,7 @@ class Counter:
         """The status if this merge made the budget burn, else None."""
         try:
             link = registry.link_to(None)
-            if link.condition != "ready":
+            if not link.is_ready:
                 raise StoreUnavailable("it rests")
             return link.exchange(lambda store: merge(store, self.name, budget, good, bad, judge))
         except (StoreUnavailable, ConfigurationError):

@@ -170,7 +170,7 @@ class Circuit:
 
     def finish(self) -> None:
         """Merge the counted outcomes, if there are any and the store is ready. Never raises."""
-        if self.link.condition == "ready" and self._merger.has_counted:
+        if self.link.is_ready and self._merger.has_counted:
             self.refresh()
 
     def refresh(self) -> None:

@@ -190,19 +190,14 @@ def new() -> CircuitDocument:
 def remember(document: CircuitDocument, now: float) -> None:
     """Write the document's generation, state, start and `retry_at` into its history.
 
-    A generation has one entry, with its start and its latest state. It has a second entry if it was forced
-    again after its `retry_at` had passed, because calls could go through in between.
+    A generation has one entry, with its start and its latest state.
     """
     generation, state, retry_at = document["generation"], document["state"], document["retry_at"]
     history: list[list[Any]] = document["history"]
-    goes_on = bool(history) and history[-1][0] == generation and not _is_over(history[-1], now)
+    goes_on = bool(history) and history[-1][0] == generation
     since = history[-1][1] if goes_on else round(now, 3)
     before = history[:-1] if goes_on else history
     document["history"] = [*before, [generation, since, state, retry_at]][-HISTORY_KEPT:]
-
-
-def _is_over(entry: list[Any], now: float) -> bool:
-    return entry[3] is not None and entry[3] <= now
 
 
 def read(value: object) -> CircuitDocument:
@@ -215,9 +210,6 @@ def read(value: object) -> CircuitDocument:
     document = {**new(), **written}
     try:
         _validator().validate_python(document)
-    except ValidationError as error:
-        wrong = {str(problem["loc"][0]) for problem in error.errors()}
-        if wrong == {"history"}:
-            return read({name: part for name, part in document.items() if name != "history"})
+    except ValidationError:
         return new()
     return new() if document["state"] == "open" and document["retry_at"] is None else document

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from time import monotonic
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from prefect_resilience.base.process import start_thread
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
@@ -29,8 +29,8 @@ PREFIX = "circuit/"
 
 T = TypeVar("T")
 
-REST_AFTER_FAILURE = 5.0
 SLOW = 3.0
+SHORTEST_REST = 5.0
 REST_PER_SECOND = 5.0
 LONGEST_REST = 30.0
 
@@ -44,10 +44,9 @@ LONGEST_PAUSE = 10.0
 class StoreLink:
     """One store, shared by every circuit of this process that is kept in it.
 
-    `condition` is "ready", "resting" (the store answers slowly and is not asked before the rest is over) or
-    "down". A failed contact is followed by a rest of REST_AFTER_FAILURE seconds or longer. A contact that
-    took longer than SLOW seconds is followed by a rest REST_PER_SECOND times as long, at most LONGEST_REST
-    seconds. So a slow store does not slow down every call.
+    After a contact that failed, or took longer than SLOW seconds, the store rests: it is not asked for
+    REST_PER_SECOND times as long, but for SHORTEST_REST to LONGEST_REST seconds. So a slow store does not
+    slow down every call.
     """
 
     def __init__(self, url: str | Callable[[], str], store: Store | None = None) -> None:
@@ -83,11 +82,9 @@ class StoreLink:
         return self._url if isinstance(self._url, str) else None
 
     @property
-    def condition(self) -> Literal["ready", "resting", "down"]:
-        """Whether to ask the store now, and if not, why."""
-        if monotonic() >= self.rest_until:
-            return "ready"
-        return "down" if self._down else "resting"
+    def is_ready(self) -> bool:
+        """Whether to ask the store now."""
+        return monotonic() >= self.rest_until
 
     def now(self) -> float:
         """The store's time, estimated without asking the store."""
@@ -108,32 +105,32 @@ class StoreLink:
         return self.opened
 
     def exchange(self, work: Callable[[Store], T]) -> T:
-        """Run `work(store)`. Any exception becomes StoreUnavailable, and the store then rests."""
+        """Run `work(store)`. Any exception becomes StoreUnavailable."""
         begun = monotonic()
         try:
             result = work(self.store())
         except Exception as error:
             # The store refuses a key or a value that it cannot hold: it has not failed.
             if not isinstance(error, ValueError | TypeError):
-                self._note_failure(error, monotonic() - begun)
+                self._note_failure(str(error), monotonic() - begun)
             raise StoreUnavailable(redact(f"{type(error).__name__}: {error}")) from error
         self._note_answer(begun)
         return result
 
-    def _note_failure(self, error: Exception, took: float) -> None:
-        self.rest_until = monotonic() + max(REST_AFTER_FAILURE, _rest(took))
-        self._notify(is_down=True, reason=redact(str(error)))
+    def _note_failure(self, reason: str, took: float) -> None:
+        self.rest_until = monotonic() + min(LONGEST_REST, max(SHORTEST_REST, took * REST_PER_SECOND))
+        self._notify(is_down=True, reason=redact(reason))
 
     def _note_answer(self, begun: float) -> None:
         now = monotonic()
         if self._met_at is None:
             self._met_at = now
-        took = now - begun
         # Opening a store may be slow: drivers are imported, a schema is created. Contacts that began before
         # the first answer waited for the opening, so their time does not count.
-        if took > SLOW and begun > self._met_at:
-            self.rest_until = now + _rest(took)
-        self._notify(is_down=False, reason="the store is available again")
+        if now - begun > SLOW and begun > self._met_at:
+            self._note_failure(f"an answer took {now - begun:.1f} s", now - begun)
+        else:
+            self._notify(is_down=False, reason="the store is available again")
 
     def _notify(self, is_down: bool, reason: str) -> None:
         """Report a change, once."""
@@ -143,10 +140,6 @@ class StoreLink:
             if is_down != was_down:
                 url = redact(self.url or "that is configured")
                 self.notices.append(StoreNotice(url, available=not is_down, reason=reason))
-
-
-def _rest(took: float) -> float:
-    return min(LONGEST_REST, took * REST_PER_SECOND)
 
 
 class Follower(Protocol):

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -207,16 +208,12 @@ class Merger:
             # The latest counts belong to local generations, which the store does not have.
             self._run_locally(self._take())
         batch = self._take()
-        condition = self._link.condition
-        if condition == "ready":
+        if self._link.is_ready:
             counted = [*self._unsynced, *batch]
-            try:
+            with suppress(StoreUnavailable):
                 self._exchange([*counted, *wish], counted)
                 return
-            except StoreUnavailable:
-                condition = "down"
-        # A resting store still decides which process probes.
-        self._run_locally([*batch, *wish] if condition == "down" else batch)
+        self._run_locally([*batch, *wish])
 
     def command(self, event: machine.Force | machine.Reset) -> None:
         """Apply an operator's command, even while the store rests. Raises StoreUnavailable if that fails."""
@@ -372,9 +369,6 @@ class Merger:
         if retry is not None:
             # From the moment on when a probe was free: whoever looks late does not wait from the beginning.
             retry += at - now + sharing.asks_in(fleet, random.random())
-            if self._link.condition == "resting":
-                # The store works, though slowly, and only the store can decide which process probes.
-                retry = max(retry, rests)
             if retry <= at:
                 return View(document, fleet, retry=retry)
             until = min(until, retry)

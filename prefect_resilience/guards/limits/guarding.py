@@ -55,10 +55,6 @@ class Limit(Guarding, Policy):
         """The limit for these parameters: itself if its name has no fields."""
         return self
 
-    def final_name(self) -> str | None:
-        """The name without fields; None if it has no name."""
-        return None
-
 
 class NamedLimit(Limit):
     """The base class of the limits with a name.
@@ -147,12 +143,11 @@ class BulkheadFullError(LimitRefused):
         subject = self._unnamed if name is None else f"bulkhead {name!r}"
         taken = "its only place" if max_concurrent == 1 else f"all {max_concurrent} places"
         message = f"{subject} is full: {taken} stayed in use for {waited:.1f} s"
-        if overdue == 1:
-            message += "; an abandoned call holds a place until it ends"
-        elif overdue:
-            message += f"; {overdue} abandoned calls hold places until they end"
         if overdue:
-            message += ' (Timeout(..., mode="process") stops a call at its deadline)'
+            message += (
+                f"; abandoned calls hold {overdue} of them until they end "
+                '(Timeout(..., mode="process") stops a call at its deadline)'
+            )
         super().__init__(message)
 
 

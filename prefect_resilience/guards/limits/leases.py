@@ -16,7 +16,6 @@ from uuid import UUID
 from prefect_resilience.base.drive import Blocking, Steps
 from prefect_resilience.base.process import at_exit, per_process, start_thread
 from prefect_resilience.guards.limits.shared import (
-    FIRST_PAUSE,
     ApiAway,
     ApiBusy,
     SharedLimit,
@@ -183,8 +182,6 @@ def _give_up_all() -> None:  # pyright: ignore[reportUnusedFunction]
     until = time.monotonic() + EXIT_SECONDS
     with _leases.lock:
         leases = list(_leases.held)
-    while leases and time.monotonic() < until:
-        lease = leases.pop(0)
-        if not lease.release():
-            leases.append(lease)
-            time.sleep(FIRST_PAUSE)
+    for lease in leases:
+        if time.monotonic() < until:
+            lease.release()

@@ -45,8 +45,9 @@ class RateLimit(NamedLimit):
     there is no order of arrival.
 
     `per` and `max_wait` are in seconds (also "500ms", "1m", a timedelta); `max_wait=None` waits for ever. A
-    call that would have to wait longer raises `RateLimitedError` at once. Its `retry_after` has the seconds
-    until a call may be made. Raises `ConfigurationError` for invalid options.
+    call that would have to wait longer in this process raises `RateLimitedError` at once; for the fleet's
+    rate it waits for `max_wait`. The error's `retry_after` has the seconds until a call may be made. Raises
+    `ConfigurationError` for invalid options.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("calls", "per", "burst", "max_wait", "name")
@@ -113,19 +114,19 @@ class RateLimit(NamedLimit):
             yield from self._fleet_allowed(shared, came, name)
 
     def _fleet_allowed(self, shared: SharedLimit, came: float, name: str | None) -> Steps[None]:
+        # The API does not say when in the interval the next slot becomes free, so ask repeatedly.
+        interval = self.pace.interval
+        pause = max(SHORTEST_PAUSE, min(interval / 8, LONGEST_PAUSE))
+        question = partial(shared.ask, lambda client: take_slot(client, shared.name))
         while True:
             try:
-                question = partial(_take_slot, shared)
-                least, most = yield from ask_api(shared.name, question, came, self.max_wait)
+                if (yield from ask_api(shared.name, question, came, self.max_wait)):
+                    return
             except ApiAway:
                 return
-            if most == 0:
-                return
             remaining = self._time_left(came)
-            if remaining <= 0 or least > remaining:
-                raise self._refusal(name, most)
-            # The API does not say when in the interval the next slot becomes free, so ask repeatedly.
-            pause = max(least, SHORTEST_PAUSE, min((most - least) / 8, LONGEST_PAUSE))
+            if remaining <= 0:
+                raise self._refusal(name, interval)
             yield from sleep_for(min(pause, remaining))
 
     def _refuse_beyond(self, came: float, wait: float, name: str | None) -> None:
@@ -144,7 +145,3 @@ class RateLimit(NamedLimit):
         return SharedLimit(
             prefect_name("rate-limit", name), self.burst or 1, self.calls / self.per, limits.prefect_client
         )
-
-
-def _take_slot(shared: SharedLimit) -> tuple[float, float]:
-    return shared.ask(lambda client: take_slot(client, shared.name))

@@ -177,13 +177,7 @@ class SharedLimit:
         key, wanted = (str(client.api_url), self.name), (self.limit, self.decay)
         if _made.get(key) == wanted:
             return
-        try:
-            client.upsert_global_concurrency_limit_by_name(self.name, self.limit, self.decay)
-        except Exception as error:
-            if status_of(error) != 409:
-                raise
-            # Another process created it between the read and the write of this request.
-            client.upsert_global_concurrency_limit_by_name(self.name, self.limit, self.decay)
+        client.upsert_global_concurrency_limit_by_name(self.name, self.limit, self.decay)
         if len(_made) >= MOST_NAMES:
             _made.clear()
         _made[key] = wanted
@@ -211,26 +205,18 @@ def take_place(client: SyncPrefectClient, name: str, holder: Any, lease_seconds:
     return UUID(answer["lease_id"])
 
 
-def take_slot(client: SyncPrefectClient, name: str) -> tuple[float, float]:
-    """Take one slot of a rate limit: (0, 0), or the least and the most seconds until one is free.
-
-    The delay that the server proposes is random, so the wait is computed from the number of taken slots.
-    """
+def take_slot(client: SyncPrefectClient, name: str) -> bool:
+    """Take one slot of a rate limit; False if none is free."""
     try:
         answer = client.increment_concurrency_slots(names=[name], slots=1, mode="rate_limit").json()
     except Exception as error:
-        if status_of(error) not in (_LOCKED, 422):
-            raise
-        limit = client.read_global_concurrency_limit_by_name(name)
-        rate = limit.slot_decay_per_second
-        if rate <= 0:
-            raise
-        # At least one: a slot may be free by now, or an operator has set the limit to 0 and none will be.
-        over = max(1, limit.active_slots + 1 - limit.limit)
-        return (over - 1) / rate, over / rate
+        # 422: the limit is smaller than one, since an operator has stopped all calls.
+        if status_of(error) in (_LOCKED, 422):
+            return False
+        raise
     if not answer:
         raise NoSuchLimit(name)
-    return 0.0, 0.0
+    return True
 
 
 def renew(client: SyncPrefectClient, lease_id: UUID, lease_seconds: float) -> bool:
@@ -260,7 +246,8 @@ def may_pass(error: Exception) -> bool:
     if isinstance(error, ApiBusy | httpx.TransportError):
         return True
     status = status_of(error)
-    return status is not None and (status >= 500 or status in (408, 425, 429))
+    # 409: another process created the limit between the read and the write of this request.
+    return status is not None and (status >= 500 or status in (408, 409, 425, 429))
 
 
 def status_of(error: Exception) -> int | None:

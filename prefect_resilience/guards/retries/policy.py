@@ -69,16 +69,14 @@ class Bucket:
             passed = max(0.0, now - self.at)
             # Tokens of calls from before the window are lost. The calls are assumed to be evenly spread.
             by_calls = self.calls * budget.ratio * min(1.0, budget.window / max(passed, 1e-9))
-            saved = min(self.tokens + passed * budget.minimum_per_second, self._most())
+            most = max(1.0, self.tokens, budget.minimum_per_second * budget.window)
+            saved = min(self.tokens + passed * budget.minimum_per_second, most)
             self.tokens = saved + by_calls
             self.at, self.calls = max(self.at, now), 0
             if self.tokens < 1.0:
                 return False
             self.tokens -= 1.0
             return True
-
-    def _most(self) -> float:
-        return max(1.0, self.tokens, self.budget.minimum_per_second * self.budget.window)
 
 
 _buckets: dict[RetryBudget, Bucket] = {}

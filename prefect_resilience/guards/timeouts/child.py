@@ -244,25 +244,19 @@ class Server:
         call = partial(_call, fn, args, kwargs)
         if wrap is not None:
             call = partial(wrap, call, partial(self.send, TOLD, number))
-        try:
-            value = self.bound_to_parent(partial(copy_context().run, call))
-        except BaseException as error:  # noqa: BLE001 it is raised again in the parent
-            return _pack_failure(error, what)
-        finally:
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError, ValueError, AttributeError):
-                    stream.flush()
-        return _pack_result(value, what)
-
-    def bound_to_parent(self, call: Callable[[], Any]) -> Any:
-        """Make the call. If the parent dies, the call is killed with this process."""
         self.busy = True
         if self.hung_up:
             _kill_this_group()
         try:
-            return call()
+            value = copy_context().run(call)
+        except BaseException as error:  # noqa: BLE001 it is raised again in the parent
+            return _pack_failure(error, what)
         finally:
             self.busy = False
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+        return _pack_result(value, what)
 
 
 def _kill_this_group() -> None:

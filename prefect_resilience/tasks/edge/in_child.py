@@ -8,7 +8,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -27,9 +27,6 @@ from prefect_resilience.guards.timeouts.child import prepare_children_with
 from prefect_resilience.guards.timeouts.process_mode import Carriage
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 from prefect_resilience.tasks.edge.seams import contexts_here
-
-if TYPE_CHECKING:
-    from prefect_resilience.guards.timeouts.process_mode import Carriage
 
 _KEPT, _LOG, _WITNESS = "kept", "log", "witness"
 

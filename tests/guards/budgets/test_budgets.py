@@ -195,18 +195,6 @@ class TestInRuns:
         assert budget.status().burned
         assert budget.status().bad == 14
 
-    def test_a_flow_is_watched_by_hooks(self):
-        budget = ErrorBudget(objective=0.9)
-
-        @flow(name="watched", on_completion=[budget.watch], on_failure=[budget.watch])
-        def scenario(fails):
-            if fails:
-                raise ValueError
-
-        scenario(False)
-        scenario(True, return_state=True)
-        assert (budget.status("watched").good, budget.status("watched").bad) == (1, 1)
-
     def test_another_name_of_a_task_counts_apart_unless_the_budget_has_one(self):
         @resilient_task(error_budget=0.9)
         def work():

@@ -6,37 +6,29 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-ANSWER = b"well"
 
 
 @dataclass(frozen=True)
 class Visit:
     """One call as the service saw it. `began` and `ended` are seconds since the epoch."""
 
-    pid: int
     began: float
     ended: float
 
 
 class Target(socketserver.ThreadingTCPServer):
-    """Takes `delay` seconds for each call and answers it while it is `up`; else it hangs up.
-
-    `on_call` is told the caller's pid as soon as the call arrives.
-    """
+    """Takes `delay` seconds for each call, and then hangs up."""
 
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, up: bool = True, delay: float = 0.0) -> None:
+    def __init__(self, delay: float = 0.0) -> None:
         super().__init__(("127.0.0.1", 0), _Call)
-        self.up = up
         self.delay = delay
         self.visits: list[Visit] = []
-        self.on_call: Callable[[int], None] = lambda pid: None
 
     @property
     def port(self) -> int:
@@ -52,28 +44,23 @@ class _Call(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         began = time.time()
-        pid = int(self.request.recv(32) or b"0")
-        self.server.on_call(pid)
         time.sleep(self.server.delay)
-        if self.server.up:
-            self.request.sendall(ANSWER)
-        self.server.visits.append(Visit(pid, began, time.time()))
+        self.server.visits.append(Visit(began, time.time()))
 
 
 @contextmanager
-def target(up: bool = True, delay: float = 0.0) -> Iterator[Target]:
+def target(delay: float = 0.0) -> Iterator[Target]:
     """A `Target` that serves until the block ends."""
-    with Target(up, delay) as server:
+    with Target(delay) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield server
         server.shutdown()
 
 
-def call_target(port: int, pid: int) -> None:
-    """One call; ConnectionError when the service does not answer."""
+def call_target(port: int) -> None:
+    """One call. Raises ConnectionError: the service does not answer."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        connection.sendall(str(pid).encode())
-        if connection.recv(32) != ANSWER:
+        if not connection.recv(32):
             raise ConnectionError("the service hung up")
 
 

@@ -7,8 +7,6 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from prefect_resilience import CircuitBreaker
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -98,22 +96,7 @@ def test_a_service_that_fails_more_than_the_fixed_thresholds_allow_is_known_in_t
     assert service.calls(5000, 0.4, stop=True) == 5000
 
 
-def test_until_enough_is_known_failure_rate_holds() -> None:
-    service = Service(window=100, failure_threshold=1000, failure_rate=0.5)
-    assert service.calls(50, 1.0, stop=True) == 10
-    assert service.document["reason"] == "10 of 10 calls failed"
-
-
 # -- the rules, one by one
-
-
-def test_nothing_is_known_below_thirty_calls() -> None:
-    few = learning.learn(None, 29, 3, NOW, 60)
-    assert (learning.rate(few), learning.usual(few, 0.5)) == (None, None)
-    assert (learning.rate(None), learning.usual(None, 0.5)) == (None, None)
-    enough = learning.learn(few, 1, 0, NOW, 60)
-    assert learning.rate(enough) == pytest.approx(0.1)
-    assert learning.usual(enough, 0.5) == pytest.approx(5 / 34 + 2 * math.sqrt(5 / 34 * 29 / 34 / 34))
 
 
 def test_a_call_weighs_less_by_a_factor_e_after_one_memory_and_never_less_by_a_pause() -> None:
@@ -150,11 +133,6 @@ def test_what_is_a_rise(failures: int, calls: int, usual: float, floor: float, r
     assert learning.is_rise(failures, calls, usual, floor) is rise
 
 
-def test_a_row_of_failures_is_judged_like_the_rest() -> None:
-    assert learning.row_needed(5, None) == 5
-    assert [learning.row_needed(5, usual) for usual in (0.001, 0.1, 0.2, 0.5, 0.95)] == [5, 5, 8, 17, 225]
-
-
 def test_a_false_alarm_is_as_rare_as_is_said() -> None:
     """Against the exact binomial tail: the chance of what is called a rise, for one look."""
     for calls in (10, 30, 100, 300):
@@ -188,10 +166,3 @@ def test_a_knob_that_cannot_be_meant_is_refused(knob: dict[str, Any]) -> None:
 
 
 # -- laws
-
-
-@given(st.integers(1, 500), st.floats(0.0001, 0.95), st.floats(0.01, 1), st.data())
-def test_more_failures_are_never_less_of_a_rise(calls: int, usual: float, floor: float, data: Any) -> None:
-    failures = data.draw(st.integers(0, calls - 1))
-    if learning.is_rise(failures, calls, usual, floor):
-        assert learning.is_rise(failures + 1, calls, usual, floor)

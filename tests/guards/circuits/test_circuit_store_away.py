@@ -19,7 +19,7 @@ from prefect_resilience.testing.stores import wait_until
 
 @pytest.fixture(autouse=True)
 def _short_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "REST_AFTER_FAILURE", 0.1)
+    monkeypatch.setattr(link_module, "SHORTEST_REST", 0.1)
 
 
 def fail() -> None:
@@ -59,7 +59,7 @@ def test_calls_go_on_and_it_is_said_once(
 def test_a_store_that_is_away_is_asked_now_and_then_only(
     breaker: CircuitBreaker, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_module, "REST_AFTER_FAILURE", 60.0)
+    monkeypatch.setattr(link_module, "SHORTEST_REST", 60.0)
     store.away = True
     for _ in range(200):
         breaker.call(int)
@@ -209,21 +209,8 @@ def test_a_slow_store_slows_one_call_and_then_rests(
         breaker.call(int)
     # The first contact may take its time; the next one was slow, and no other followed.
     assert store.contacts <= 3
-    assert notices == []
-
-
-def test_while_a_slow_store_rests_nobody_probes_on_his_own(
-    store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    breaker = CircuitBreaker("service", store=store, sync_interval=1e-9)
-    trip(breaker)
-    monkeypatch.setattr(link_module, "SLOW", -1.0)
-    monkeypatch.setattr(link_module, "REST_PER_SECOND", 1e9)
-    store.time += 29
-    breaker.snapshot()
-    store.time += 2
-    with pytest.raises(CircuitOpenError):
-        breaker.call(int)
+    assert [notice.available for notice in notices] == [False]
+    assert notices[0].reason.startswith("an answer took 0.")
 
 
 def test_a_rest_that_another_circuit_brought_about_holds_for_all(
@@ -237,8 +224,7 @@ def test_a_rest_that_another_circuit_brought_about_holds_for_all(
     monkeypatch.setattr(link_module, "REST_PER_SECOND", 1e9)
     other.snapshot()
     contacts = store.contacts
-    with pytest.raises(CircuitOpenError):
-        breaker.call(int)
+    assert breaker.call(int) == 0  # it probes by what this process knows
     assert store.contacts == contacts
 
 

@@ -57,7 +57,7 @@ def test_every_name_is_a_circuit_of_its_own(each_url: str, notices: list[StoreNo
     breakers = [CircuitBreaker(name, store=each_url) for name in names]
     for number, breaker in enumerate(breakers):
         breaker.force_open(f"number {number}: {WORSE}")
-    assert registry.link_to(each_url).condition == "ready"
+    assert registry.link_to(each_url).is_ready
     assert notices == []
     listed = {circuit.name: circuit for circuit in get_circuits(each_url)}
     assert list(map(storable, names)) == [breaker.name for breaker in breakers]
@@ -123,6 +123,6 @@ def test_a_store_that_refuses_a_value_has_not_failed(breaker: CircuitBreaker, st
 
     swap, store.swap = store.swap, refuse
     assert breaker.call(int) == 0
-    assert registry.link_to(store).condition == "ready"
+    assert registry.link_to(store).is_ready
     store.swap = swap
     assert CircuitBreaker("another", store=store).snapshot().state == "closed"

@@ -147,7 +147,7 @@ def test_one_thread_for_many_circuits(redis_url: str) -> None:
 def test_after_a_cut_it_polls_and_then_follows_again(
     own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_module, "REST_AFTER_FAILURE", 0.1)
+    monkeypatch.setattr(link_module, "SHORTEST_REST", 0.1)
     breaker, circuit = following(own_redis.url(), sync_interval=0.05)
     own_redis.stop()
     wait_until(lambda: not circuit.link.news.heard)
@@ -155,7 +155,7 @@ def test_after_a_cut_it_polls_and_then_follows_again(
     assert breaker.call(int) == 0
     own_redis.start()
     wait_until(lambda: circuit.link.news.heard and breaker.snapshot().state == "closed")
-    wait_until(lambda: circuit.link.condition == "ready")
+    wait_until(lambda: circuit.link.is_ready)
     breaker.snapshot()
     CircuitBreaker("news", store=elsewhere(own_redis.url()), **POLICY).force_open("after the cut")
     wait_until(lambda: circuit.shown.view.refused)

@@ -49,13 +49,6 @@ def test_a_large_fleet_merges_as_often_as_a_small_one(processes: int) -> None:
     assert share * processes / LONGEST_TURN == pytest.approx(MERGES, rel=0.05)
 
 
-def test_a_burst_of_a_few_processes_is_counted_whole() -> None:
-    document = machine.new()
-    for number in range(50):
-        document = sharing.add_weight(document, MEMORY, NOW + number / 1000)
-    assert sharing.share_of(document, NOW + 0.05) == 1
-
-
 def test_a_fleet_that_shrank_counts_more_again() -> None:
     document = busy(1_000_000, 60)
     shares = [sharing.share_of(document, NOW + 60 + later) for later in (0, 10, 30, 60, 90)]
@@ -91,27 +84,6 @@ def test_no_process_waits_longer_than_promised(fleet: float, draw: float) -> Non
     assert 0 <= sharing.asks_in(fleet, draw) < 25
     assert sharing.asks_in(min(FEW, fleet), draw) == 0
     assert 0.5 <= sharing.polls_in(fleet, 0.5) <= sharing.LOOK_WITHIN
-
-
-@pytest.mark.parametrize("processes", [100, 10_000, 1_000_000])
-def test_few_ask_for_a_probe_at_first(processes: int) -> None:
-    chance = random.Random(2)
-    waits = [sharing.asks_in(processes, chance.random()) for _ in range(processes)]
-    assert sum(wait < 1 for wait in waits) <= 2 * sharing.ASKS
-    assert min(waits) < 1
-
-
-@given(share=shares, fleet=fleets, seed=st.integers(0, 1000))
-def test_a_turn_has_a_length_and_begins_later(share: float, fleet: float, seed: int) -> None:
-    random.seed(seed)
-    turn = sharing.turn_of(share, fleet, 100.0, 0.5)
-    assert turn.begins >= 100
-    assert turn.counts == (share == 1)
-    lasts = turn.ends - turn.begins
-    if fleet <= FEW:
-        assert lasts == pytest.approx(0.5)
-    else:
-        assert 0.5 - 1e-6 <= lasts <= 1.25 * LONGEST_TURN + 1e-6
 
 
 def test_a_turn_in_which_nobody_called_is_drawn_again() -> None:
@@ -153,43 +125,6 @@ def test_the_failures_of_a_fleet_that_fails_often_are_merged_as_often_as_its_tur
             pass
     taken = sum(budget.take(processes, 100 + second / 10) for second in range(600) for budget in budgets)
     assert taken / 60 == pytest.approx(MERGES, rel=0.1)
-
-
-def announced(before: CircuitDocument, **changes: Any) -> bool:
-    return sharing.announce(before, {**before, **changes}, 0.0, NOW)[1]
-
-
-def test_what_is_told() -> None:
-    quiet = {**machine.new(), "published_at": NOW - 1}
-    assert not announced(quiet)
-    assert not announced(quiet, failures_in_row=1)
-    assert announced(quiet, generation=2)
-    assert announced(quiet, leases={"p": [NOW, NOW + 60]})
-    silent = {**quiet, "published_at": NOW - sharing.REPEAT}
-    assert announced(silent, failures_in_row=1)
-    # Reading a circuit writes nothing, except in a large fleet without news for long.
-    assert not announced(silent)
-    crowd = {"sum": 2 * FEW * MEMORY, "at": NOW - 60}
-    assert announced({**silent, "state": "open", "demand": crowd})
-    # Told by a clock that was set back since
-    assert announced({**quiet, "published_at": NOW + 100}, failures_in_row=1)
-
-
-def test_the_share_is_told_when_it_clearly_changed() -> None:
-    before = {**machine.new(), "published_at": NOW - 0.1}
-    crowd = {"sum": 2 * COUNTED * MEMORY, "at": NOW}
-    after, is_published = sharing.announce(before, {**before, "demand": crowd}, 0.0, NOW)
-    assert is_published
-    assert after["share"] == 0.5
-    crowd = {**crowd, "sum": crowd["sum"] * 1.2}
-    again, is_published = sharing.announce(after, {**after, "demand": crowd}, 0.0, NOW)
-    assert not is_published
-    assert again["share"] == 0.5
-    # A fleet in which every process may count again hears it, even if the share was near to 1.
-    before = {**before, "share": 0.8}
-    crowd = {"sum": 0.9 * COUNTED * MEMORY, "at": NOW}
-    after, is_published = sharing.announce(before, {**before, "demand": crowd}, 0.0, NOW)
-    assert (is_published, after["share"]) == (True, 1)
 
 
 @pytest.mark.parametrize("processes", [50, 400, 4000])

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
 from prefect_resilience import CircuitBreaker
 from prefect_resilience.errors.exceptions import CircuitOpenError
-from tests.guards.circuits.distorted import Distortion, distorted
 from tests.guards.circuits.target import call_target
 
 PATIENCE = 120.0
@@ -27,14 +25,10 @@ class Member:
         self.process = process
         self._line = line
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
     def hear(self) -> Any:
         """What it says next."""
         if not self._line.poll(PATIENCE):
-            raise TimeoutError(f"process {self.pid} says nothing")
+            raise TimeoutError(f"process {self.process.pid} says nothing")
         return self._line.recv()
 
     def say(self, message: Any) -> None:
@@ -102,55 +96,25 @@ def run_code(line: Connection, code: str, **given: Any) -> None:
     exec(PRELUDE + code, {"line": line, **given})
 
 
-def _join(line: Connection, name: str, url: str, policy: dict[str, Any], news: Distortion) -> CircuitBreaker:
-    """A breaker whose circuit is known already, once everybody may begin."""
+def call_many(
+    line: Connection, url: str, policy: dict[str, Any], port: int, name: str, calls: int, pause: float
+) -> None:
+    """`calls` calls with `pause` seconds after each; says what became of them.
+
+    The circuit is known already once all may begin.
+    """
     logging.getLogger("prefect_resilience").setLevel(logging.ERROR)
-    breaker = CircuitBreaker(name, store=distorted(url, news), **policy)
+    breaker = CircuitBreaker(name, store=url, **policy)
     breaker.snapshot()
     line.send("ready")
     line.recv()
-    return breaker
-
-
-def call_many(
-    line: Connection,
-    url: str,
-    policy: dict[str, Any],
-    port: int,
-    name: str,
-    calls: int,
-    pause: float,
-    news: Distortion = "none",
-) -> None:
-    """`calls` calls with `pause` seconds after each; says what became of them."""
-    breaker = _join(line, name, url, policy, news)
-    pid = os.getpid()
-    seen: Counter[str] = Counter()
+    seen: Counter[str] = Counter(refused=0)
     for _ in range(calls):
         try:
-            breaker.call(call_target, port, pid)
-            seen["succeeded"] += 1
+            breaker.call(call_target, port)
         except CircuitOpenError:
             seen["refused"] += 1
         except ConnectionError:
             seen["failed"] += 1
         time.sleep(pause)
     line.send(dict(seen))
-
-
-def call_on_and_on(
-    line: Connection,
-    url: str,
-    policy: dict[str, Any],
-    port: int,
-    name: str,
-    pause: float,
-    news: Distortion = "none",
-) -> None:
-    """Calls until it is killed."""
-    breaker = _join(line, name, url, policy, news)
-    pid = os.getpid()
-    while True:
-        with suppress(CircuitOpenError, ConnectionError):
-            breaker.call(call_target, port, pid)
-        time.sleep(pause)

@@ -6,7 +6,6 @@ import asyncio
 import threading
 
 import cloudpickle
-import httpx
 import pytest
 from prefect import flow, tags, task
 from prefect.client.orchestration import get_client
@@ -334,19 +333,3 @@ def test_a_tag_with_a_limit_of_one_does_not_deadlock(mode):
     with tags(tag, "other"):
         assert mode.value(made, [1, 2, 3, 4]) == [1, 2, 3, 4]
     assert sorted(done) == [[1], [2], [3], [4]]
-
-
-def test_a_providers_own_overflow_is_decomposed(service, reply, get):
-    body = '{"error": {"message": "prompt is too long: 2100 tokens > 1000 maximum", "type": "invalid"}}'
-    service.says(reply(400, body=body), 200)
-
-    @resilient_task(decompose=split_list("items"))
-    def ask(items):
-        get("/")
-        return items
-
-    assert flow(lambda: ask([1, 2]))() == [1, 2]
-    service.says(reply(413))
-    with pytest.raises(httpx.HTTPStatusError) as caught:
-        flow(lambda: ask([1, 2]))()
-    assert error_context(caught.value).category == "overflow"

@@ -163,13 +163,6 @@ def test_a_process_remembers_a_bounded_number_of_limits(monkeypatch):
     assert list(adaptive._numbers.by_key) == [limit._key() for limit in limits[2:]]
 
 
-def test_its_json_form_is_like_that_of_the_others():
-    limit = AdaptiveLimit(10, 2, 50, max_wait="500ms")
-    assert limit.model_dump(mode="json") == {"initial": 10, "minimum": 2, "maximum": 50, "max_wait": 0.5}
-    again = AdaptiveLimit.model_validate_json(limit.model_dump_json())
-    assert again.model_dump() == limit.model_dump()
-
-
 def the_line(limit):
     return line._lines.by_key[f"adaptive:{limit._key()}"]
 

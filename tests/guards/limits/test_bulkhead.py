@@ -160,14 +160,6 @@ def test_the_refusal_can_be_pickled_and_tried_again():
     assert info.retryable
 
 
-def test_json_means_the_same():
-    written = Bulkhead(5, max_wait="500ms", name="llm:{provider}")
-    assert Bulkhead.model_validate_json(written.model_dump_json()) == written
-    assert written.max_wait == 0.5
-    assert written.fields == ("provider",)
-    assert written.bind({"provider": "{x}"}).final_name() == "llm:{x}"
-
-
 def test_callers_who_come_and_go_lose_no_place():
     room, until, dice = Service(), time.monotonic() + 1, random.Random(7)
     patience = (None, 0, 0.001, 0.01)

@@ -1,6 +1,5 @@
 """Limits of a fleet while Prefect's API refuses, hangs or is away, behind a real proxy."""
 
-import asyncio
 import logging
 import os
 import subprocess
@@ -8,7 +7,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections import Counter
 from uuid import uuid4
 
 import pytest
@@ -21,7 +19,6 @@ from prefect_resilience.guards.limits import leases, line
 from prefect_resilience.guards.limits import shared as limits_shared
 from prefect_resilience.guards.limits.bulkhead import Bulkhead
 from prefect_resilience.guards.limits.guarding import BulkheadFullError
-from prefect_resilience.guards.limits.rate import RateLimit
 from prefect_resilience.guards.timeouts.threads import call_with_deadline, overdue_calls
 from tests.guards.limits.api_proxy import ApiProxy, half_busy
 from tests.guards.limits.counting import Counting
@@ -207,58 +204,6 @@ def test_after_its_wait_a_call_goes_on_alone_says_so_once_and_comes_back(
     assert level == "WARNING"
     assert alone.startswith(f"Prefect's API is unavailable for the limit '{shared}'. Until ")
     assert again.startswith(f"Prefect's API is available again: the limit '{shared}' is shared again, after ")
-
-
-def test_an_api_that_says_no_is_not_waited_for(proxy, name, caplog):
-    proxy.trouble = lambda number: 401
-
-    def body():
-        came = time.monotonic()
-        Bulkhead(1, name=name).call(int)
-        RateLimit(100, name=name).call(int)
-        return time.monotonic() - came
-
-    assert behind(proxy, body) < line.SERVER_SECONDS / 2
-    said = [text for _, text in said_about(caplog, name)]
-    assert [text.partition(". ")[0] for text in said] == [
-        f"Prefect's API is unavailable for the limit 'bulkhead:{name}'",
-        f"Prefect's API is unavailable for the limit 'rate-limit:{name}'",
-    ]
-
-
-def test_while_the_limit_is_alone_one_caller_in_a_while_asks(proxy, name, monkeypatch):
-    monkeypatch.setattr(line, "SERVER_SECONDS", 0.2)
-    monkeypatch.setattr(leases, "TICK_SECONDS", 60.0)
-    proxy.trouble = lambda number: 503
-
-    def body():
-        Bulkhead(1, name=name).call(int)
-        asked = proxy.asked
-        for _ in range(5):
-            Bulkhead(1, name=name).call(int)
-        none = proxy.asked - asked
-        limits_shared._outages.by_name[f"bulkhead:{name}"].ask_at = 0.0
-        for _ in range(5):
-            Bulkhead(1, name=name).call(int)
-        return none, proxy.asked - asked
-
-    assert behind(proxy, body) == (0, 1)
-
-
-def test_a_rate_holds_in_this_process_alone_after_its_wait(proxy, name, caplog, monkeypatch):
-    monkeypatch.setattr(line, "SERVER_SECONDS", 0.3)
-    proxy.trouble = lambda number: 503
-
-    def body():
-        limit = RateLimit(20, name=name)
-        limit.call(int)
-        came = time.monotonic()
-        for _ in range(4):
-            asyncio.run(limit.acall(int))
-        return time.monotonic() - came
-
-    assert behind(proxy, body) >= 4 / 20 - 0.05
-    assert Counter(level for level, _ in said_about(caplog, name)) == {"WARNING": 1}
 
 
 def test_a_lease_is_renewed_through_refusals_while_an_overdue_call_runs_and_given_back_at_its_end(

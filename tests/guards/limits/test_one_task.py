@@ -128,37 +128,6 @@ async def test_a_scope_of_the_generator_that_ends_while_its_reader_is_at_work(bo
         await anext(source)
 
 
-async def test_a_scope_of_the_generator_within_a_step_is_the_generators():
-    async def asks():
-        with anyio.move_on_after(0.01):
-            await asyncio.sleep(LONG)
-        yield "after"
-
-    assert [word async for word in aiterate_with_deadline(asks(), LONG, LONG)] == ["after"]
-
-
-async def test_an_overdue_step_leaves_the_scopes_in_their_order():
-    order = []
-
-    async def stuck():
-        try:
-            async with reply() as stream:
-                yield await anext(stream)
-                try:
-                    await asyncio.sleep(LONG)
-                finally:
-                    await asyncio.sleep(0)  # a cancellation comes once: there is time to clean up
-                    order.append("step")
-        finally:
-            order.append("group")
-
-    source = aiterate_with_deadline(stuck(), None, 0.2)
-    assert await anext(source) == "a"
-    with pytest.raises(AttemptTimeout, match=r"next chunk of 'stuck' took longer than 0\.2 s"):
-        await anext(source)
-    assert order == ["step", "group"]
-
-
 async def test_an_overdue_step_that_comes_to_something_hands_it_on():
     async def stubborn():
         with contextlib.suppress(asyncio.CancelledError):
@@ -232,19 +201,6 @@ async def test_a_reader_that_is_cancelled_cancels_the_step(bounds):
     with pytest.raises(TimeoutError), anyio.fail_after(0.05):
         await read()
     assert order == ["closed"]  # although the reader's scope cancels every wait of the reader
-
-
-async def test_whoever_closes_hears_what_went_wrong_there():
-    async def untidy():
-        try:
-            yield 1
-        finally:
-            raise KeyError("mine")
-
-    source = aiterate_with_deadline(untidy())
-    await anext(source)
-    with pytest.raises(KeyError, match="mine"):
-        await source.aclose()
 
 
 async def test_a_group_that_is_open_may_be_closed_but_not_hide_an_error():

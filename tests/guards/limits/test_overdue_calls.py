@@ -49,11 +49,11 @@ def test_a_refusal_says_that_overdue_calls_hold_the_places(service):
     with pytest.raises(AttemptTimeout):
         bulkhead.call(within, service)
     bulkhead.call(int)
-    with bulkhead, pytest.raises(BulkheadFullError, match="; an abandoned call holds a place until") as one:
+    with bulkhead, pytest.raises(BulkheadFullError, match="; abandoned calls hold 1 of them until") as one:
         bulkhead.call(int)
     with pytest.raises(AttemptTimeout):
         bulkhead.call(within, service)
-    with pytest.raises(BulkheadFullError, match="; 2 abandoned calls hold places until they end") as two:
+    with pytest.raises(BulkheadFullError, match="; abandoned calls hold 2 of them until they end") as two:
         bulkhead.call(int)
     assert (one.value.overdue, two.value.overdue) == (1, 2)
     assert pickle.loads(pickle.dumps(two.value)).overdue == 2
@@ -77,9 +77,9 @@ def test_without_a_max_wait_the_wait_behind_overdue_calls_is_bounded(service, mo
     bulkhead = Bulkhead(1)
     with pytest.raises(AttemptTimeout):
         bulkhead.call(within, service)
-    with pytest.raises(BulkheadFullError, match="an abandoned call holds"):
+    with pytest.raises(BulkheadFullError, match="abandoned calls hold 1"):
         bulkhead.call(int)
-    with pytest.raises(BulkheadFullError, match="an abandoned call holds"):
+    with pytest.raises(BulkheadFullError, match="abandoned calls hold 1"):
         asyncio.run(bulkhead.acall(int))
 
 

@@ -12,7 +12,6 @@ import textwrap
 import threading
 import time
 import weakref
-from pathlib import Path
 
 import pytest
 
@@ -225,8 +224,3 @@ def test_a_forked_child_has_threads_of_its_own():
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-def test_no_file_beside_the_childs_script_hides_a_module_of_python():
-    beside = {path.stem for path in Path(threads.__file__).parent.glob("*.py")}
-    assert not beside & sys.stdlib_module_names

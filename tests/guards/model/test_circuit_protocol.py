@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from prefect_resilience.guards.circuits import machine
 from tests.guards.model import actions
-from tests.guards.model.explore import ALWAYS_CLOSED, NEVER_STUCK, TooLarge, explore, told
+from tests.guards.model.explore import NEVER_STUCK, TooLarge, explore, told
 from tests.guards.model.states import BASE, Doc, Setup, to_doc, to_document
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
@@ -69,49 +68,6 @@ def test_without_a_version_check_two_probe_at_once() -> None:
         state = edge.state
     # The second has overwritten the first one's lease: the document looks well, the service has two.
     assert actions.unsafe(state, setup) == "more calls than probes are under way in half-open"
-
-
-@pytest.fixture
-def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """For faults in the machine, none of whose answers are remembered."""
-    actions.stepped.cache_clear()
-    yield monkeypatch
-    actions.stepped.cache_clear()
-
-
-def test_a_machine_that_lets_in_one_too_many_is_caught(faulty: pytest.MonkeyPatch) -> None:
-    faulty.setattr(actions, "_policy", lambda setup: Setup(probes=setup.probes + 1).policy)
-    assert explore(Setup()).wrong == "the document holds more leases than probes"
-
-
-def test_a_machine_that_never_lets_anybody_probe_is_caught(faulty: pytest.MonkeyPatch) -> None:
-    real = machine.step
-
-    def step(document: machine.CircuitDocument, event: machine.Event, now: float, policy: object):
-        if isinstance(event, machine.Acquire) and document["state"] == "half_open":
-            return document, ()
-        return real(document, event, now, policy)  # type: ignore[arg-type]
-
-    faulty.setattr(machine, "step", step)
-    # The first prober got in by the same step that ended the opening; when it dies nobody follows.
-    assert explore(Setup(coarse=True)).wrong == f"not {NEVER_STUCK}"
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_machine_that_forgets_its_successes_is_caught(faulty: pytest.MonkeyPatch) -> None:
-    """There is a way to closed, if nobody dawdles; but a fair schedule may go round it for ever."""
-    real = machine.step
-
-    def step(document: machine.CircuitDocument, event: machine.Event, now: float, policy: object):
-        after, changes = real(document, event, now, policy)  # type: ignore[arg-type]
-        if isinstance(event, machine.Acquire) and after["state"] == "half_open" and len(after["leases"]) == 1:
-            after = {**after, "successes": 0}
-        return after, changes
-
-    faulty.setattr(machine, "step", step)
-    found = explore(Setup(coarse=True, success_threshold=2, probes=2))
-    assert found.wrong == f"not {ALWAYS_CLOSED}"
 
 
 def test_the_model_s_documents_are_the_machine_s() -> None:

@@ -19,7 +19,6 @@ from prefect_resilience import (
     previous_partial,
     resilient_task,
 )
-from prefect_resilience.guards.partials import MOST_APPENDED, Notes
 from prefect_resilience.tasks.edge.task_runs import _records
 
 pytestmark = pytest.mark.api
@@ -129,14 +128,3 @@ def test_parallel_runs_keep_their_own():
 
     errors = asyncio.run(scenario())
     assert [error_context(error).partial_output.content for error in errors] == [0, 1, 2, 3, 4]
-
-
-def test_appending_is_bounded():
-    notes = Notes()
-    for number in range(MOST_APPENDED + 5):
-        notes.keep(number, append=True)
-    told = notes.as_output()
-    assert (told.truncated, len(told.content), told.original_size) == (True, MOST_APPENDED, MOST_APPENDED + 5)
-    notes.keep(["x" * 100_000], append=True)
-    notes.keep("one", append=False)
-    assert notes.as_output().truncated is False

@@ -60,12 +60,12 @@ def test_proportional_jitter_stays_within_its_fraction(n, random, jitter):
     assert abs(backoff.delay(n, random=random) - 2**n) <= 2**n * (jitter + 1e-9)
 
 
-@pytest.mark.requirement("003.03")
 def test_the_ready_made_policies_are_what_validation_makes():
     assert (Retry(), Retry(attempts=1)) == (DEFAULT_RETRY, NO_RETRY)
     assert CircuitPolicy() == DEFAULT_POLICY
 
 
+@pytest.mark.requirement("003.03")
 def test_the_defaults_are_one_second_doubling_to_thirty():
     """By default a delay is in the middle of what it may be; at the cap that is 24 to 30 s."""
     assert [Backoff.exponential().delay(n) for n in range(7)] == pytest.approx([1, 2, 4, 8, 16, 27, 27])

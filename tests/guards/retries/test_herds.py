@@ -90,16 +90,6 @@ def test_callers_who_were_told_when_to_come_back_come_one_by_one(backoff: Backof
     assert thickest(delays) <= 0.01
 
 
-def test_without_jitter_everything_stays_exact() -> None:
-    busy = ErrorInfo.of(ErrorCategory("rate_limit"), "429", retry_after=20.0)
-    for backoff in (Backoff.exponential(jitter=0), Backoff.constant(2), Backoff.none()):
-        assert {Retry(backoff=backoff).decide(busy, 1, random=chance).delay for chance in (0, 0.7)} == {20}
-    for kind in ("proportional", "full", "equal"):
-        exact = Backoff.exponential(jitter=0, jitter_kind=kind)
-        assert [exact.delay(9, random=chance) for chance in (0, 0.7)] == [30, 30]
-    assert Backoff.decorrelated(jitter=0).delay(9, random=0.3, previous=30) == 30
-
-
 @given(
     st.floats(0, 400),
     st.floats(0, 700),

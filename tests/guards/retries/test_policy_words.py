@@ -11,34 +11,6 @@ from prefect_resilience.guards.retries.policy import Retry, Verdict, error_name
 ERROR = ErrorInfo.of(ErrorCategory.UNAVAILABLE, "503")
 
 
-@pytest.mark.parametrize(
-    ("attempts", "why"), [(1, "one attempt only"), (2, "all 2 attempts used"), (3, "all 3 attempts used")]
-)
-def test_the_last_attempt(attempts: int, why: str) -> None:
-    assert Retry(attempts=attempts).decide(ERROR, attempts) == Verdict(False, 0.0, why)
-
-
-def test_an_attempt_to_come() -> None:
-    policy = Retry(attempts=3, backoff=Backoff.constant(initial=2, jitter=0))
-    assert policy.decide(ERROR, 1) == Verdict(True, 2.0, "503 is retryable: attempt 2 of 3")
-
-
-def test_what_is_left_out_is_the_beginning_and_the_middle() -> None:
-    policy = Retry(attempts=3, max_elapsed=2.5, backoff=Backoff.constant(initial=2, jitter=0.5))
-    assert policy.decide(ERROR, 1) == policy.decide(ERROR, 1, elapsed=0.0, random=0.5)
-    assert policy.decide(ERROR, 1).delay == 2.0
-    assert policy.delay(0) == Backoff.constant(initial=2, jitter=0.5).delay(0, random=0.5)
-
-
-def test_the_previous_delay_counts() -> None:
-    backoff = Backoff.decorrelated(initial=1, maximum=100)
-    policy = Retry(attempts=9, backoff=backoff)
-    for previous in (None, 1.0, 20.0):
-        expected = backoff.delay(1, random=0.9, previous=previous)
-        assert policy.delay(1, random=0.9, previous=previous) == expected
-        assert policy.decide(ERROR, 2, random=0.9, previous_delay=previous).delay == expected
-
-
 def test_the_closest_word_is_meant_and_only_a_close_one() -> None:
     with pytest.raises(ValueError, match="did you mean 'rate_limit'"):
         error_name("rate_limits")
@@ -63,18 +35,6 @@ def test_a_server_that_asks_for_the_cap_gets_it_and_for_more_does_not() -> None:
     assert asked(1) == Verdict(True, 2, "429 is retryable: attempt 2 of 3")
     why = "the server asks to wait 61 s, more than retry_after_cap=60 s"
     assert asked(61) == Verdict(False, 0.0, why)
-
-
-def test_a_delay_of_less_than_a_second_stays_one() -> None:
-    policy = Retry(attempts=3, backoff=Backoff.constant(initial=0.2, jitter=0))
-    assert policy.decide(ERROR, 1).delay == 0.2
-
-
-def test_the_time_may_be_used_to_its_end_and_no_further() -> None:
-    policy = Retry(attempts=9, max_elapsed=10, backoff=Backoff.constant(initial=4, jitter=0))
-    assert policy.decide(ERROR, 1, elapsed=6) == Verdict(True, 4, "503 is retryable: attempt 2 of 9")
-    why = "waiting 4 s would exceed max_elapsed=10 s"
-    assert policy.decide(ERROR, 1, elapsed=6.1) == Verdict(False, 0.0, why)
 
 
 def test_a_category_without_a_time_of_its_own_has_that_of_the_whole() -> None:

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 from pydantic import SecretStr
 
-from prefect_resilience import CircuitBreaker, Effect, Expect, Fallback, Hedge, Retry, batch
+from prefect_resilience import CircuitBreaker, Effect, Expect, Fallback, Retry, batch
 from prefect_resilience.calls.edge.resilient import resilient
 from tests.docs.pages import DOCS, blocks
 
@@ -175,7 +175,7 @@ def test_a_call_that_is_interrupted_shows_the_class_of_the_interrupt(guarded, sp
     assert tree[:2] == ["work KeyboardInterrupt", "  attempt work KeyboardInterrupt"]
 
 
-@pytest.mark.parametrize("options", [{"timeout": 20}, {"hedge": Hedge(after=20)}, {"expect": Expect(int)}])
+@pytest.mark.parametrize("options", [{"timeout": 20}, {"expect": Expect(int)}])
 def test_a_call_that_runs_in_a_thread_or_a_task_has_the_attempt_around_it(guarded, spans, options) -> None:
     work = guarded(**options)
     assert work([7]) == 7
