@@ -53,9 +53,7 @@ class PathBuilder:
         """The value at the path is one of `values`."""
         listed = unfold(values)
         if not isinstance(listed, list):
-            raise ConfigurationError(
-                f"path({self._path!r}).is_in() takes a list of values, not {shortly(values)}"
-            )
+            raise ConfigurationError(f"{self!r}.is_in() takes a list of values, not {shortly(values)}")
         return self._asks("in", listed)
 
     def exists(self) -> Condition:
@@ -72,20 +70,7 @@ class PathBuilder:
             f"and <, so put each comparison in parentheses, as in (path('a') > 1) & (path('b') > 2)"
         )
 
-    def __or__(self, other: object) -> Condition:
-        return self & other
-
-    def __rand__(self, other: object) -> Condition:
-        return self & other
-
-    def __ror__(self, other: object) -> Condition:
-        return self & other
-
-    def __invert__(self) -> Condition:
-        raise ConfigurationError(
-            f"~path({self._path!r}) has no comparison: write ~(path({self._path!r}) > 1), "
-            f"or write path({self._path!r}).not_exists()"
-        )
+    __or__ = __rand__ = __ror__ = __and__
 
     def __bool__(self) -> bool:
         raise TypeError(f"path({self._path!r}) is not a condition yet: compare it, or write .exists()")
@@ -94,10 +79,8 @@ class PathBuilder:
         return f"path({self._path!r})"
 
     def _asks(self, operator: Operator, value: Any) -> Condition:
-        if isinstance(value, PathBuilder | Condition):
-            raise ConfigurationError(
-                f"path({self._path!r}) can only be compared with a value, not with {value!r}"
-            )
+        if isinstance(value, PathBuilder):
+            raise ConfigurationError(f"{self!r} can only be compared with a value, not with {value!r}")
         return Condition(operator=operator, path=self._path, value=value)
 
 

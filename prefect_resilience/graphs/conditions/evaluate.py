@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 from prefect_resilience.base.plain import shortly
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.secrets.redact import redact, redact_data
-from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.graphs.conditions.compare import (
     ConditionError,
     EvaluationBounds,
@@ -112,7 +111,6 @@ Source = Callable[[str], tuple[Any, Any]]
 """Returns (value, error) of the task that a condition names in `source_task`."""
 
 _MOST_REASONS = 3
-_CAUSES = 20
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "gt": python.gt,
     "gte": python.ge,
@@ -190,7 +188,8 @@ def _of_error(condition: Condition, error: Any) -> ConditionAnswer:
     if condition.operator == "error_occurred" or error is None:
         return ConditionAnswer(error is not None, lambda: _what_happened(error))
     category, code = _named(error)
-    same = condition.category in (None, category) or condition.category in _behind(error, category)
+    # A failed subtask has the categories of its causes, too.
+    same = condition.category in (None, category, *getattr(error, "categories", ()))
     holds = same and condition.code in (None, code)
     return ConditionAnswer(
         holds, lambda: _what_happened(error) + ("" if holds else f", not {_wanted(condition)}")
@@ -205,17 +204,6 @@ def _named(error: Any) -> tuple[str, str]:
         fields = cast("Mapping[str, Any]", error)
         return str(fields.get("category", "")), str(fields.get("code", ""))
     return str(getattr(error, "category", "")), str(getattr(error, "code", ""))
-
-
-def _behind(error: Any, category: str) -> tuple[str, ...]:
-    """The categories of the causes of a failed subtask. They count as categories of the subtask."""
-    categories: list[str] = []
-    while category == ErrorCategory.SUBTASK.value and len(categories) < _CAUSES:
-        mapping = isinstance(error, Mapping)
-        error = cast("Mapping[str, Any]", error).get("cause") if mapping else getattr(error, "cause", None)
-        category = _named(error)[0]
-        categories.append(category)
-    return tuple(categories)
 
 
 def _wanted(condition: Condition) -> str:

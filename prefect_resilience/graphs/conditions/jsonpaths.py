@@ -16,7 +16,7 @@ from typing import Any, cast
 
 # From its modules and not from the package: jsonpath-python (of mistralai) overwrites jsonpath/__init__.py.
 from jsonpath.env import JSONPathEnvironment
-from jsonpath.exceptions import JSONPathError, JSONPathSyntaxError
+from jsonpath.exceptions import JSONPathError
 from jsonpath.filter import (
     UNDEFINED,
     BaseExpression,
@@ -99,12 +99,9 @@ def _followed(query: JSONPath, value: Any, root: Any) -> NodeList:
 class _Parser(Parser):
     def parse_integer_literal(self, stream: TokenStream) -> BaseExpression:
         """An exact integer; the library converts it through a float."""
-        token = stream.current()
-        try:
-            literal = super().parse_integer_literal(stream)
-        except OverflowError:
-            raise JSONPathSyntaxError("this number is out of range", token=token) from None
-        return literal if "e" in token.value.lower() else IntegerLiteral(value=int(token.value))
+        digits = stream.current().value
+        literal = super().parse_integer_literal(stream)
+        return literal if "e" in digits.lower() else IntegerLiteral(value=int(digits))
 
     def parse_absolute_query(self, stream: TokenStream) -> BaseExpression:
         return _Root(cast("RootFilterQuery", super().parse_absolute_query(stream)).path)
@@ -184,7 +181,7 @@ def compiled(path: str) -> JSONPath:
             at = (error.token.index if error.token.index >= 0 else len(path)) + 1
             why = str(error.message)
         mistake = PathError(f"{shown_path(path)} cannot be read at column {at}: {why}; see RFC 9535", at)
-    except (PatternMistake, RecursionError, ValueError) as error:
+    except (PatternMistake, RecursionError, ValueError, OverflowError) as error:
         mistake = PathError(f"{shown_path(path)} cannot be read: {error}")
     # Raised outside the handlers: Dask pickles an error's context too, and a very deep one cannot be pickled.
     raise mistake

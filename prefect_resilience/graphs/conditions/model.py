@@ -24,7 +24,7 @@ from prefect_resilience.base.plain import not_json, shortly
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.graphs.conditions.compare import SECONDS, EvaluationBounds
+from prefect_resilience.graphs.conditions.compare import EvaluationBounds
 from prefect_resilience.graphs.conditions.evaluate import Evaluation, Explanation, Source, describe, parts
 from prefect_resilience.graphs.conditions.reading import (
     WITH_VALUE,
@@ -48,8 +48,6 @@ class Condition(Policy):
     source_task: the task with the result; None for the task that the condition belongs to.
     conditions: the parts of `all`, `any` and `not`.
     category, code: the error for `failed`, as in an ErrorContext; None for any.
-    timeout_ms: the CPU time of an evaluation in milliseconds, 500 if not given. Combined conditions use the
-        longest one.
 
     JSON has a `type` beside the operator: "error_catch", "output_check", "comparison", or only a `type` with
     the operator's name. `&`, `|` and `~` combine conditions.
@@ -62,7 +60,6 @@ class Condition(Policy):
     conditions: tuple[Condition, ...] = ()
     category: str | None = None
     code: str | None = None
-    timeout_ms: float | None = None
 
     def __init__(self, /, **values: Any) -> None:
         try:
@@ -91,13 +88,13 @@ class Condition(Policy):
 
         Comparisons of values of different types are false, and `not_equals` is true. Raises `ConditionError`
         if a path does not exist, except for `exists` and `not_exists`, and if the evaluation computes for
-        longer than `timeout_ms` or takes 1,000,000 steps.
+        longer than 0.5 s or takes 1,000,000 steps.
 
         Example:
             >>> Condition(operator="gte", path="score", value=0.9).evaluate({"score": 0.7})
             False
         """
-        return Evaluation(value, error, scope, source, EvaluationBounds(seconds=self.seconds)).of(self).holds
+        return Evaluation(value, error, scope, source, EvaluationBounds()).of(self).holds
 
     def explain(
         self,
@@ -113,7 +110,7 @@ class Condition(Policy):
             >>> (path("score") >= 0.9).explain({"score": 0.7}).text
             'score is 0.7, not >= 0.9'
         """
-        answer = Evaluation(value, error, scope, source, EvaluationBounds(seconds=self.seconds)).of(self)
+        answer = Evaluation(value, error, scope, source, EvaluationBounds()).of(self)
         return Explanation(answer.holds, redact(answer.why()))
 
     def describe(self, limit: int = 200) -> str:
@@ -126,12 +123,6 @@ class Condition(Policy):
         inside = [part.extent for part in self.conditions]
         return 1 + max((levels for levels, _ in inside), default=0), 1 + sum(size for _, size in inside)
 
-    @cached_property
-    def seconds(self) -> float:
-        """The CPU seconds of an evaluation."""
-        named = [part.timeout_ms / 1000 for part in parts(self) if part.timeout_ms is not None]
-        return max(named, default=SECONDS)
-
     def __and__(self, other: Condition) -> Condition:
         return self._with("all", other, "&")
 
@@ -139,7 +130,7 @@ class Condition(Policy):
         return self._with("any", other, "|")
 
     def __invert__(self) -> Condition:
-        if self.operator == "not" and self.timeout_ms is None:
+        if self.operator == "not":
             return self.conditions[0]
         return _compose("not", (self,))
 
@@ -157,12 +148,10 @@ class Condition(Policy):
     def __hash__(self) -> int:
         return hash(self._canonical())
 
-    def __str__(self) -> str:
-        return self.describe()
+    __str__ = describe
 
     def __repr__(self) -> str:
-        is_complete = "operator" in self.__dict__  # a debugger may call this before `__init__`
-        return f"Condition({self.describe() if is_complete else '?'})"
+        return f"Condition({self.describe()})"
 
     def _canonical(self) -> str:
         """A text that is equal for equal conditions. Unlike Python's ==, it distinguishes 1 and true."""
@@ -171,10 +160,7 @@ class Condition(Policy):
     def _with(self, operator: Literal["all", "any"], other: Condition, sign: str) -> Condition:
         if not isinstance(cast("Any", other), Condition):
             raise ConfigurationError(f"{sign} combines two conditions, not a condition and {shortly(other)}")
-        opened = [
-            side.conditions if side.operator == operator and side.timeout_ms is None else (side,)
-            for side in (self, other)
-        ]
+        opened = [side.conditions if side.operator == operator else (side,) for side in (self, other)]
         return _compose(operator, (*opened[0], *opened[1]))
 
     @model_validator(mode="wrap")
@@ -186,8 +172,7 @@ class Condition(Policy):
             return data
         reading = Reading(data, Condition, json=info.mode == "json")
         if reading.mistakes:
-            mistakes = [(place, says, _at(data, place)) for place, says in reading.mistakes]
-            raise validation_error(cls.__name__, "condition", mistakes)
+            raise validation_error(cls.__name__, "condition", reading.mistakes)
         return handler(reading.fields)
 
     @model_serializer(mode="plain")
@@ -212,8 +197,6 @@ class Condition(Policy):
             form["condition"] = self.conditions[0]._form()
         elif self.conditions:
             form["conditions"] = [part._form() for part in self.conditions]
-        if self.timeout_ms is not None:
-            form["timeout_ms"] = self.timeout_ms
         return form
 
     @classmethod
@@ -232,37 +215,23 @@ def _compose(operator: Operator, inside: tuple[Condition, ...]) -> Condition:
     return whole
 
 
-def place_text(place: Place) -> str:
-    """A place as text: `conditions[1].operator`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
-    return text.removeprefix(".")
-
-
 def validation_error(
-    title: str, kind: LiteralString, mistakes: Iterable[tuple[Place, str, Any]]
+    title: str, kind: LiteralString, mistakes: Iterable[tuple[Place, str]]
 ) -> ValidationError:
-    """Pydantic's own error with these mistakes of one kind: place, sentence, and input of each."""
+    """Pydantic's own error with these mistakes of one kind: place and sentence of each."""
     lines = [
         InitErrorDetails(
-            type=PydanticCustomError(kind, "{sentence}", {"sentence": says}), loc=place, input=data
+            type=PydanticCustomError(kind, "{sentence}", {"sentence": says}), loc=place, input=None
         )
-        for place, says, data in mistakes
+        for place, says in mistakes
     ]
     return ValidationError.from_exception_data(title, lines)
 
 
-def _at(data: Any, place: Place) -> Any:
-    """The value at a place, shortened."""
-    for part in place:
-        try:
-            data = data[part]
-        except (LookupError, TypeError):
-            return None
-    return data if isinstance(data, bool | float | None) else shortly(data)
-
-
 def _told(error: ValidationError) -> str:
     mistakes = error.errors()
-    texts = [f"Condition({place_text(detail['loc'])}): {detail['msg']}" for detail in mistakes[:_MOST_TOLD]]
+    texts = [
+        f"Condition({'.'.join(map(str, detail['loc']))}): {detail['msg']}" for detail in mistakes[:_MOST_TOLD]
+    ]
     more = len(mistakes) - len(texts)
     return "; ".join(texts) + (f"; and {more} more" if more else "")

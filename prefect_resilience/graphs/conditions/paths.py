@@ -27,9 +27,12 @@ LONGEST = 1_000
 """The most characters of a path."""
 
 _INDEX = Regex(r"0|-?[1-9][0-9]{0,17}", re.ASCII)
-_NAME = Regex(r"""[^.\[\]"']+""")
-_QUOTED = Regex(r"""\[("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\]""", re.DOTALL)
-_BRACKETED = Regex(r"\[([^\[\]]*)\]")
+_STEP = Regex(
+    r"""\[("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\]"""  # a key in quotes
+    r"""|\[(0|-?[1-9][0-9]{0,17})\]"""  # an index
+    r"""|(\.?)([^.\[\]"'\s](?:[^.\[\]"']*[^.\[\]"'\s])?)""",  # a name
+    re.DOTALL,
+)
 _NOTHING: Final = object()
 _MOST_COMPARED = 1_000
 _LETTERS_COMPARED = 100
@@ -77,9 +80,40 @@ def parsed(path: str) -> tuple[Part, ...]:
     parts: list[Part] = []
     at = 0
     while at < len(path) or not parts:
-        part, at = _part(path, at, first=not parts)
+        step = _STEP.match(path, at)
+        part = None if step is None else _part(step, first=not parts)
+        if step is None or part is None:
+            raise PathError(
+                f"{shown_path(path)} cannot be read at column {at + 1}: write a path like a.b[0].c, another "
+                f"key in quotes as in a['x.y'], or a $ path such as $.items[*].id",
+                at + 1,
+            )
         parts.append(part)
+        at = step.end()
     return tuple(parts)
+
+
+def _part(step: re.Match[str], *, first: bool) -> Part | None:
+    quoted, index, dot, name = step.groups()
+    if quoted is not None:
+        return _unquoted(quoted)
+    if index is not None:
+        return Part(index, int(index))
+    if bool(dot) is first or not name.isprintable() or name == "*":
+        return None
+    return Part(name, int(name) if _INDEX.fullmatch(name) else None)
+
+
+def _unquoted(quoted: str) -> Part | None:
+    inner = quoted[1:-1]
+    if quoted[0] == "'":
+        # A piece of a text in single quotes, as written in double quotes.
+        double = {"\\'": "'", '"': '\\"'}
+        inner = re.sub(r'\\(.)|(")', lambda found: double.get(found[0], found[0]), inner)
+    try:
+        return Part(cast(str, json.loads(f'"{inner}"', strict=False)))
+    except json.JSONDecodeError:
+        return None
 
 
 def _as_text(path: str) -> None:
@@ -87,62 +121,6 @@ def _as_text(path: str) -> None:
         raise PathError(f"a path may have at most {LONGEST} characters, not {len(path)}")
     if not can_be_written(path):
         raise PathError(f"{shown_path(path)} contains a lone surrogate (half a character)")
-
-
-def _part(path: str, at: int, *, first: bool) -> tuple[Part, int]:
-    """The step that begins at `at`, and where the next one begins."""
-    if path.startswith("[", at):
-        return _in_brackets(path, at)
-    if not first:
-        if path[at] != ".":
-            raise _wrong(path, at, f"a '.' or '[' is expected before {path[at]!r}")
-        at += 1
-    name = _NAME.match(path, at)
-    if name is None:
-        actual = f"not {path[at]!r}" if at < len(path) else "but the path ends"
-        raise _wrong(path, at, f"a name is expected here, {actual}: write a path like a.b[0].c, or a $ path")
-    text = name[0]
-    if text != text.strip() or not text.isprintable():
-        why = "has white space at its ends or invisible characters"
-        raise _wrong(path, at, f"{shown_path(text)} {why}: remove them, or write it as a key in quotes")
-    if text == "*":
-        raise _wrong(path, at, "'*' works only in a $ path, such as $.items[*].id")
-    return _named(text), name.end()
-
-
-def _in_brackets(path: str, at: int) -> tuple[Part, int]:
-    quoted = _QUOTED.match(path, at)
-    if quoted is not None:
-        return Part(_unquoted(path, at + 1, quoted[1])), quoted.end()
-    inside = _BRACKETED.match(path, at)
-    if inside is None:
-        raise _wrong(path, at, "this bracket is not closed")
-    if not _INDEX.fullmatch(inside[1]):
-        why = f"{shown_path(inside[1])} is not an index: write [0], [-1] or a key in quotes"
-        raise _wrong(path, at + 1, why)
-    return _named(inside[1]), inside.end()
-
-
-def _named(text: str) -> Part:
-    return Part(text, int(text) if _INDEX.fullmatch(text) else None)
-
-
-def _unquoted(path: str, at: int, quoted: str) -> str:
-    inner = quoted[1:-1]
-    if quoted[0] == "'":
-        # A piece of a text in single quotes, as written in double quotes.
-        double = {"\\'": "'", '"': '\\"'}
-        inner = re.sub(r'\\(.)|(")', lambda found: double.get(found[0], found[0]), inner)
-    try:
-        return cast(str, json.loads(f'"{inner}"', strict=False))
-    except json.JSONDecodeError:
-        raise _wrong(
-            path, at, f"{shown_path(quoted)} has an escape sequence that JSON does not have"
-        ) from None
-
-
-def _wrong(path: str, at: int, why: str) -> PathError:
-    return PathError(f"{shown_path(path)} cannot be read at column {at + 1}: {why}", at + 1)
 
 
 def shown_path(path: str) -> str:

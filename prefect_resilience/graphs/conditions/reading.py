@@ -60,7 +60,6 @@ def operators_of(kind: str) -> tuple[str, ...]:
 
 DEEPEST = 100
 MOST_PARTS = 10_000
-LONGEST_MS = 60_000
 
 Place = tuple[str | int, ...]
 FIELDS = {
@@ -75,7 +74,6 @@ FIELDS = {
     "condition": "The condition that not negates.",
     "category": "The category of the error, for failed.",
     "code": "The code of the error, for failed: 429, TIMEOUT.",
-    "timeout_ms": "CPU time of an evaluation in milliseconds; 500 by default.",
 }
 """The fields of a condition and what they are."""
 _AT_LEAST = {"condition": "a condition", "conditions": "a list of at least one condition"}
@@ -204,7 +202,7 @@ class Reading:
         }
         for name, belongs in takes.items():
             if form.has(name) and not belongs:
-                self._wrong((*form.place, name), f"{operator!r} takes no {name}{_instead(operator, name)}")
+                self._wrong((*form.place, name), f"{operator!r} takes no {name}")
         if takes["path"] and not form.has("path") and not form.has("field"):
             self._wrong((*form.place, "path"), f"{operator!r} needs a path; write '$' for the whole value")
         if takes["value"] and "value" not in form.data:
@@ -264,14 +262,6 @@ def _no_such(value: Any, what: str, known: Iterable[str], among: Iterable[str] |
     return f"{shortly(value)} is not {what}{nearest(value[:60], known)}"
 
 
-def _instead(operator: str, name: str) -> str:
-    if operator == "error_occurred" and name in ("category", "code"):
-        return "; write 'failed'"
-    if name == "source_task":
-        return "; write it in the inner conditions"
-    return ""
-
-
 def _path(path: Any) -> str:
     if not isinstance(path, str):
         raise ValueMistake(f"a path must be a string such as 'results[0].id', not {shortly(path)}")
@@ -296,33 +286,15 @@ def _code(value: Any) -> str:
     return shortly(value) if number else _text("code", value)
 
 
-def _timeout(given: Any) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= LONGEST_MS:
-        raise ValueMistake(f"write the allowed milliseconds, at most {LONGEST_MS:,}, not {shortly(given)}")
-    return given
-
-
 _READ: dict[str, Callable[[Any], Any]] = {
     "source_task": partial(_text, "source_task"),
     "category": _category,
     "code": _code,
-    "timeout_ms": _timeout,
 }
 """The fields that are read alike for every operator."""
 
 
 # The JSON Schema of a condition, for editors and for Prefect's forms.
-
-_FORMS = """A condition on a task's result or error, in one of these forms:
-{"type": "comparison", "operator": "gt | gte | lt | lte", "path": "confidence", "value": 0.9},
-{"type": "output_check", "operator": "contains | equals | not_equals", "path": "text", "value": "x"},
-{"type": "in", "path": "status", "value": ["done", "partial"]},
-{"type": "matches", "path": "id", "value": "^DB[0-9]+$"},
-{"type": "exists", "path": "state._last_error"}, {"type": "not_exists", "path": "a.b[0]"},
-{"type": "error_catch", "operator": "error_occurred | success"},
-{"type": "error_catch", "operator": "failed", "category": "timeout"},
-{"type": "all", "conditions": [...]}, {"type": "any", "conditions": [...]},
-{"type": "not", "condition": {...}}."""
 
 
 def json_schema(reference: dict[str, Any]) -> dict[str, Any]:
@@ -336,7 +308,7 @@ def json_schema(reference: dict[str, Any]) -> dict[str, Any]:
     return {
         "title": "Condition",
         "type": "object",
-        "description": _FORMS.replace("\n", " "),
+        "description": "A condition on a task's result or error.",
         "additionalProperties": False,
         "properties": properties,
     }
@@ -345,7 +317,6 @@ def json_schema(reference: dict[str, Any]) -> dict[str, Any]:
 _FIELD_SCHEMAS: dict[str, dict[str, Any]] = {
     "type": {"type": "string", "enum": [*TYPES]},
     "operator": {"type": "string", "enum": [*OPERATORS]},
-    "path": {"type": "string", "maxLength": 1_000},
     "field": {
         "type": "object",
         "properties": {"type": {"const": "field"}, "path": {"type": "string"}},
@@ -356,6 +327,5 @@ _FIELD_SCHEMAS: dict[str, dict[str, Any]] = {
     "conditions": {"type": "array", "minItems": 1},
     "condition": {},
     "category": {"type": "string", "enum": [*CATEGORIES]},
-    "timeout_ms": {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_MS},
 }
 """The schemas of the fields; those that are missing are strings."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from prefect_resilience import Condition, ErrorCategory, ErrorInfo, failed, path, succeeded
+from prefect_resilience import Condition, ErrorCategory, ErrorContext, ErrorInfo, failed, path, succeeded
 from prefect_resilience.graphs.conditions.evaluate import describe
 
 
@@ -19,10 +19,13 @@ class Unreadable:
         raise AssertionError("nobody asked for a category")
 
 
-def caused_by(*categories: str) -> Any:
-    error: Any = None
+def caused_by(*categories: str) -> ErrorContext:
+    """An error with a chain of causes, the outermost category first."""
+    error: ErrorContext | None = None
     for category in reversed(categories):
-        error = {"category": category, "code": "X", "cause": error}
+        info = ErrorInfo.of(ErrorCategory(category), "X")
+        error = ErrorContext.from_info(info, timestamp=datetime.now(UTC), cause=error and error.deeper())
+    assert error is not None
     return error
 
 
@@ -33,8 +36,6 @@ def test_which_errors_are_meant() -> None:
     assert failed().evaluate(None, error=Unreadable())
     assert not failed("rate_limit").evaluate(None, error=caused_by("timeout", "rate_limit"))
     assert failed("rate_limit").evaluate(None, error=caused_by("subtask", "rate_limit"))
-    assert failed("rate_limit").evaluate(None, error=caused_by(*["subtask"] * 20, "rate_limit"))
-    assert not failed("rate_limit").evaluate(None, error=caused_by(*["subtask"] * 21, "rate_limit"))
     assert not failed("rate_limit").evaluate(None, error=ErrorInfo.of(ErrorCategory.SUBTASK, "X"))
     assert not failed("rate_limit", "Y").evaluate(None, error=caused_by("subtask", "rate_limit"))
 
@@ -168,7 +169,6 @@ def test_what_describes_a_condition(make: Callable[[], Condition], text: str) ->
 
 def test_how_a_condition_shows_itself() -> None:
     assert repr(path("a") == 1) == "Condition(a == 1)"
-    assert repr(Condition.__new__(Condition)) == "Condition(?)"
     long = path("a") == "x" * 50
     line = " and ".join(["a == '" + "x" * 50 + "'"] * 6)
     many = Condition(operator="all", conditions=[long] * 6)

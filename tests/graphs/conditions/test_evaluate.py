@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from decimal import Decimal, FloatOperation, localcontext
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from prefect_resilience import (
     Condition,
     ConditionError,
-    ConfigurationError,
     ErrorCategory,
     ErrorContext,
     ErrorInfo,
@@ -132,52 +130,25 @@ def test_secrets_are_masked_in_reasons_descriptions_and_errors(secret: str) -> N
     assert secret not in str(raised.value)
 
 
-def evaluate(condition: Condition, value: Any, *, seconds: float | None = None, **bounded: Any) -> bool:
-    bounds = EvaluationBounds(seconds=condition.seconds if seconds is None else seconds, **bounded)
-    return Evaluation(value, None, None, None, bounds).of(condition).holds
-
-
-class Clock:
-    """Gives the times it was told, one after the other."""
-
-    def __init__(self, *times: float) -> None:
-        self.times = list(times)
-
-    def __call__(self) -> float:
-        return self.times.pop(0) if len(self.times) > 1 else self.times[0]
-
-
 @pytest.mark.requirement("000.26")
-def test_a_condition_may_say_how_long_it_takes() -> None:
-    value = {"a": list(range(5_000)), "b": 1}
-    form = {"type": "output_check", "operator": "contains", "path": "a", "value": -1, "timeout_ms": 1500}
-    patient = Condition(**form)
-    assert patient.model_dump() == form
-    both = (path("b") == 1) & patient & (path("b") > 0)
-    for condition, seconds in [(patient, 1.5), (both, 1.5), (~patient, 1.5), (path("a").contains(-1), 0.5)]:
-        assert condition.seconds == Condition(**condition.model_dump()).seconds == seconds
-        evaluate(condition, value, clock=Clock(0.0, seconds - 0.1))
-        with pytest.raises(ConditionError, match=f"longer than {seconds:g} s"):
-            evaluate(condition, value, clock=Clock(0.0, seconds))
-    # What has a bound of its own is not taken apart
-    whole = Condition(operator="all", conditions=(path("b") == 1, path("b") > 0), timeout_ms=20)
-    assert [part.timeout_ms for part in (whole & (path("b") == 1)).conditions] == [20, None]
-    assert (~Condition(operator="not", conditions=(patient,), timeout_ms=9)).seconds == 1.5
-    for least_and_most in (0.5, 1, 60_000):
-        assert Condition(**{**form, "timeout_ms": least_and_most}).timeout_ms == least_and_most
-    for wrong in (0, -1, True, "100", 60_001, float("nan")):
-        with pytest.raises(ConfigurationError, match=r"timeout_ms.*allowed milliseconds, at most 60,000"):
-            Condition(**{**form, "timeout_ms": wrong})
+def test_a_condition_has_a_bound_of_time() -> None:
+    value = {"a": list(range(5_000))}
+    for seconds in (0.4, 0.5):
+        times = iter([0.0, *[seconds] * 5])
+        evaluation = Evaluation(value, None, None, None, EvaluationBounds(clock=times.__next__))
+        if seconds < 0.5:
+            assert not evaluation.of(path("a").contains(-1)).holds
+        else:
+            with pytest.raises(ConditionError, match=r"longer than 0\.5 s"):
+                evaluation.of(path("a").contains(-1))
 
 
-def test_a_pattern_ends_with_its_own_time_or_with_the_conditions() -> None:
+def test_a_pattern_has_a_bound_of_time_of_its_own() -> None:
     slow, value = path("a").matches("(a+)+$"), {"a": "a" * 20_000 + "b"}
     with pytest.raises(
         ConditionError, match=r"^the pattern '\(a\+\)\+\$' took longer than 0\.25 s to match$"
     ):
         slow.evaluate(value)
-    with pytest.raises(ConditionError, match=r"^the condition took longer than 0\.01 s to evaluate$"):
-        evaluate(slow, value, seconds=0.01)
 
 
 class NoTime(datetime):
@@ -202,21 +173,15 @@ def test_what_others_wrote_or_set_does_not_break_a_comparison() -> None:
     odd = datetime(2024, 1, 1, tzinfo=Broken())
     assert not (path("a") == "2024-01-01T00:00:00Z").evaluate({"a": odd})
     assert not (path("a") <= "2024-01-01T00:00:00").evaluate({"a": NoTime(2024, 1, 1)})
-    with localcontext() as context:
-        context.traps[FloatOperation] = True
-        assert (path("$[0]") == 0.5).evaluate([Decimal("0.5")])
-        both = {"f": 0.5, "d": Decimal("0.5")}
-        assert (path("$[?@.f == @.d].f") == [0.5]).evaluate([both])
-        assert (path("$[?@.d == @.f].f") == [0.5]).evaluate([both])
 
 
 def test_a_failed_sub_step_counts_as_what_made_it_fail():
     now, subtask = CONTEXT.timestamp, ErrorInfo.of(ErrorCategory.SUBTASK, "429")
     middle = ErrorContext.from_info(subtask, timestamp=now, cause=CONTEXT.deeper())
     outer = ErrorContext.from_info(subtask, timestamp=now, cause=middle.deeper())
-    for error in (outer, outer.model_dump(mode="json")):
-        assert failed(category="rate_limit").evaluate(None, error=error)
-        assert failed(category="subtask", code=429).evaluate(None, error=error)
-        assert not failed(category="timeout").evaluate(None, error=error)
+    assert failed(category="rate_limit").evaluate(None, error=outer)
+    assert failed(category="subtask", code=429).evaluate(None, error=outer)
+    assert failed(category="subtask").evaluate(None, error=outer.model_dump(mode="json"))
+    assert not failed(category="timeout").evaluate(None, error=outer)
     lost = outer.model_copy(update={"cause": None})
     assert not failed(category="rate_limit").evaluate(None, error=lost)

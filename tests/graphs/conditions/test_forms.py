@@ -108,7 +108,6 @@ def test_places_lead_through_other_models() -> None:
     (error,) = raised.value.errors()
     assert error["loc"] == ("tasks", 1, "condition", "conditions", 1, "operator")
     assert error["msg"] == "'gte ' is not an operator; did you mean 'gte'?"
-    assert error["input"] == "'gte '"
 
 
 def test_a_null_stands_for_nothing_where_no_value_belongs_and_for_null_elsewhere() -> None:
@@ -116,12 +115,9 @@ def test_a_null_stands_for_nothing_where_no_value_belongs_and_for_null_elsewhere
     assert Condition.model_validate({"operator": "equals", "path": "a", "value": None}).evaluate({"a": None})
 
 
-def test_the_schema_names_every_operator_and_accepts_every_form() -> None:
-    schema = Outer.model_json_schema()
-    described = schema["$defs"]["Condition"]
-    assert described["properties"]["conditions"]["items"] == {"$ref": "#/$defs/Condition"}
-    for word in ("comparison", "output_check", "error_catch", "matches", "not_exists"):
-        assert word in described["description"]
+def test_the_schema_refers_to_itself() -> None:
+    properties = Outer.model_json_schema()["$defs"]["Condition"]["properties"]
+    assert properties["conditions"]["items"] == {"$ref": "#/$defs/Condition"}
     for mode in ("validation", "serialization"):
         assert Condition.model_json_schema(mode=mode)["$ref"] == "#/$defs/Condition"
 

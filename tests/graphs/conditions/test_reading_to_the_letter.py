@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from prefect_resilience import Condition, ConfigurationError, path, succeeded
-from prefect_resilience.graphs.conditions.model import place_text
+from prefect_resilience.graphs.plans.reading.mistakes import place_text
 from tests.graphs.conditions.strategies import condition_mistakes
 
 GTE = {"operator": "gte", "path": "a", "value": 1}
@@ -62,7 +62,7 @@ def test_extents_are_counted_and_kept() -> None:
 
 def test_python_is_told_of_five_mistakes_at_most() -> None:
     missing = "a condition needs an operator; write one of " + ALL_OPERATORS
-    told = [f"Condition(conditions[{index}].operator): {missing}" for index in range(8)]
+    told = [f"Condition(conditions.{index}.operator): {missing}" for index in range(8)]
     for count, more in ((1, ""), (5, ""), (6, "; and 1 more"), (8, "; and 3 more")):
         said = error_of(lambda: Condition(operator="any", conditions=[{}] * count))  # noqa: B023
         assert said == "; ".join(told[: min(count, 5)]) + more
@@ -134,8 +134,8 @@ MISTAKES: list[tuple[Any, ...]] = [
     ),
     (
         {**GTE, "path": "a..b"},
-        "path: 'a..b' cannot be read at column 3: a name is expected here, not '.': "
-        "write a path like a.b[0].c, or a $ path",
+        "path: 'a..b' cannot be read at column 2: write a path like a.b[0].c, another key in quotes as in "
+        "a['x.y'], or a $ path such as $.items[*].id",
     ),
     ({**GTE, "value": {1: 2}}, "value: the keys of a value must be strings, not 1"),
     (
@@ -149,15 +149,13 @@ MISTAKES: list[tuple[Any, ...]] = [
     (
         {**GTE, "y" * 70: 2},
         f"{'y' * 60}: a condition has no field '{'y' * 59}…'; write one of category, code, condition, "
-        "conditions, field, operator, path, source_task, timeout_ms, type, value",
+        "conditions, field, operator, path, source_task, type, value",
     ),
     ({"operator": "exists", "path": "a", "value": 1}, "value: 'exists' takes no value"),
-    ({**GTE, "timeout_ms": 60_001}, "timeout_ms: write the allowed milliseconds, at most 60,000, not 60001"),
-    ({**GTE, "timeout_ms": "5"}, "timeout_ms: write the allowed milliseconds, at most 60,000, not '5'"),
     (
         {"operator": "error_occurred", "category": "timeout", "code": "X"},
-        "category: 'error_occurred' takes no category; write 'failed'",
-        "code: 'error_occurred' takes no code; write 'failed'",
+        "category: 'error_occurred' takes no category",
+        "code: 'error_occurred' takes no code",
     ),
     ({"operator": "success", "code": "X"}, "code: 'success' takes no code"),
     (
@@ -168,7 +166,7 @@ MISTAKES: list[tuple[Any, ...]] = [
     ),
     (
         {"operator": "not", "condition": GTE, "source_task": "t"},
-        "source_task: 'not' takes no source_task; write it in the inner conditions",
+        "source_task: 'not' takes no source_task",
     ),
     ({"operator": "all", "conditions": [GTE], "path": "a"}, "path: 'all' takes no path"),
     (

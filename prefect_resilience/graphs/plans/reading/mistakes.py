@@ -158,7 +158,7 @@ def sentences_of(error: ValidationError, model: type[BaseModel]) -> list[Wrong]:
 
 def refusal(title: str, wrong: Iterable[Wrong]) -> ValidationError:
     """Pydantic's own error with these mistakes in it, each in its place."""
-    return validation_error(title, "plan", ((place, says, None) for place, says in wrong))
+    return validation_error(title, "plan", wrong)
 
 
 def _sentence(
