@@ -88,7 +88,6 @@ from .graphs.plans.result import PlanResult as PlanResult
 from .graphs.routing.edge.gathering import agather as agather
 from .graphs.routing.edge.gathering import gather as gather
 from .graphs.routing.edge.handlers import on_error as on_error
-from .graphs.routing.edge.loops import ProgressGuard as ProgressGuard
 from .graphs.routing.edge.loops import aiterate as aiterate
 from .graphs.routing.edge.loops import iterate as iterate
 from .graphs.routing.edge.route import otherwise as otherwise

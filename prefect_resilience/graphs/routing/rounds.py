@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from prefect_resilience.base.plain import plain
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-KEPT_VALUES = 50
-"""The last rounds keep their values; older ones keep only number, duration and error."""
+MOST_DETAILS = 50
+"""The last rounds that an ErrorContext has."""
 
 BRIEF = 1_000
 
@@ -42,8 +42,7 @@ BRIEF = 1_000
 class Round(Generic[T]):
     """One round: its number from 1, the step's value, its mark of progress, and its seconds.
 
-    `progress` is plain data. `steps` has the value of each step by name, if there are several. `truncated`:
-    value, mark and steps were dropped, because only the newest rounds keep them.
+    `progress` is plain data. `steps` has the value of each step by name, if there are several.
     """
 
     number: int
@@ -51,7 +50,6 @@ class Round(Generic[T]):
     progress: Any = None
     duration: float = 0.0
     error: ErrorContext | None = None
-    truncated: bool = False
     steps: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -71,24 +69,6 @@ class Iteration(Generic[T]):
         return self.iteration_history[-1].steps
 
 
-class History(Generic[T]):
-    """The rounds so far."""
-
-    def __init__(self) -> None:
-        self._rounds: list[Round[T]] = []
-
-    def add(self, made: Round[T]) -> None:
-        self._rounds.append(made)
-        old = len(self._rounds) - KEPT_VALUES - 1
-        if old >= 0:
-            self._rounds[old] = replace(
-                self._rounds[old], value=None, progress=None, truncated=True, steps={}
-            )
-
-    def told(self) -> tuple[Round[T], ...]:
-        return tuple(self._rounds)
-
-
 def brief(value: Any, limit: int = BRIEF) -> str:
     """A value as JSON in at most `limit` characters, secrets masked."""
     text = json.dumps(plain(value, depth=20, items=limit), default=str, ensure_ascii=False)
@@ -106,7 +86,7 @@ def history_details(rounds: Iterable[Round[Any]]) -> list[dict[str, Any]]:
             "error": None if entry.error is None else entry.error.summary(),
             **({"steps": {name: brief(value) for name, value in entry.steps.items()}} if entry.steps else {}),
         }
-        for entry in list(rounds)[-KEPT_VALUES:]
+        for entry in list(rounds)[-MOST_DETAILS:]
     ]
 
 

@@ -13,7 +13,6 @@ from prefect_resilience import (
     ErrorContext,
     FailureReason,
     NoProgress,
-    ProgressGuard,
     ResourceExhausted,
     Retry,
     SubtaskError,
@@ -58,11 +57,8 @@ def test_resource_exhaustion(mode, resource):
 
 
 def test_progress_failure(mode):
-    guard = ProgressGuard(rounds=3)
-
     def work():
-        while True:
-            guard.check({"draft": "the same"})
+        iterate(lambda: {"draft": "the same"}, lambda value: False, 9)
 
     error, told = failure_of(mode, mode.task(work))
     assert isinstance(error, NoProgress)

@@ -7,7 +7,6 @@ from prefect import flow, task
 
 from prefect_resilience import (
     ConfigurationError,
-    ProgressGuard,
     failed,
     gather,
     iterate,
@@ -43,6 +42,10 @@ class Awaited:
         yield
 
 
+def chunks():
+    yield 1
+
+
 MISTAKES = {
     "when(True, ...) is a plain bool, decided before the route runs": lambda: when(3 > 1, takes),
     "when(...) needs a condition, not path('x')": lambda: when(path("x"), takes),
@@ -68,14 +71,12 @@ MISTAKES = {
         1, takes
     ),
     "on_error(...) needs a function or a task to run, not None": lambda: on_error(1, None),
-    "on_error(when=True) is a plain bool, decided before anything failed": lambda: on_error(
-        1, lambda: 2, when=True
-    ),
+    "on_error(when=...): True does not name an error": lambda: on_error(1, lambda: 2, when=True),
     "unknown error category 'ratelimit'; did you mean 'rate_limit'?": lambda: on_error(
         1, lambda: 2, when="ratelimit"
     ),
-    "on_error(when=()) matches no error": lambda: on_error(1, lambda: 2, when=()),
     "on_error(...): wrong arguments for 'takes'": lambda: on_error(1, quorum(takes, lambda: 1)),
+    "on_error(...): 'chunks' is a generator: return a list instead": lambda: on_error(1, chunks),
     "quorum(...) needs handlers": quorum,
     "quorum(...) needs functions or tasks, not 1": lambda: quorum(takes, 1),
     "quorum(need=3) with 2 handlers: write a number from 1 to 2": lambda: quorum(takes, takes, need=3),
@@ -89,9 +90,6 @@ MISTAKES = {
     "gather(...) received an awaitable": lambda: gather([later(1)]),
     "iterate(until=True)": lambda: iterate(takes, 3 > 1, 3),
     "iterate(progress='score'): write a function": lambda: iterate(takes, HIGH, 3, "score"),
-    "iterate(progress=ProgressGuard(rounds=3)): write a function": lambda: iterate(
-        takes, HIGH, 3, ProgressGuard()
-    ),
     "iterate(max_rounds=0): write a whole number of at least 1": lambda: iterate(takes, HIGH, 0),
     "iterate(max_rounds=True)": lambda: iterate(takes, HIGH, True),
     "iterate(patience=0)": lambda: iterate(takes, HIGH, 3, patience=0),

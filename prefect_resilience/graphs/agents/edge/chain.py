@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive
 from prefect_resilience.base.process import setting
-from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
+from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.graphs.agents.edge.person import (
@@ -60,8 +60,7 @@ class AgentChain:
     fallbacks: the next ones, in order: names of agents, functions, tasks, `Fallback`s or, as the last one, a
         `Person`.
     agents: functions by their names, for agents that are not registered: `{"builder": build}`.
-    notify: gets a `Notice` when no step answered: a notification block, the name of a saved one, or a
-        function.
+    notify: gets a `Notice` when no step answered: a notification block or a function.
 
     Every agent has its own circuit, retries and timeout, and its call is a task run of its own. The next
     agent is called when the attempts of one are used up, or at once if its circuit is open or its error is
@@ -91,11 +90,6 @@ class AgentChain:
         self, name: str, steps: list[StepOption], given: Mapping[str, Any], notify: Notify | None
     ) -> None:
         check_notify(f"{type(self).__name__}({name!r}, notify=...)", notify)
-        if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(
-                f"{type(self).__name__}({name!r}, agents=...) takes a mapping of names to functions: write "
-                f'agents={{"builder": build}}'
-            )
         self.name = name
         self.notify: Notify | None = notify
         self._memories = Memories()
@@ -186,14 +180,8 @@ class AgentChain:
 
     def _nobody(self, here: Trace, error: Exception) -> Steps[Exception | None]:
         """No step answered: notify people. Returns the error to raise in place of the first agent's."""
-        errors = self._in_order(here.errors)
-        summaries = {name: context.summary() for name, context in errors.items()}
-        context = attached_context(error)
-        if context is not None:
-            details = {**context.details, "chain": self.name, "asked": summaries}
-            attach_context(error, context.model_copy(update={"details": details}))
         if self.notify is not None:
-            notice = notice_of(self.name, f"{self.name}: no step answered", errors)
+            notice = notice_of(self.name, f"{self.name}: no step answered", self._in_order(here.errors))
             trouble = yield Blocking(tell, (self.notify, notice))
             if trouble:
                 add_note(error, f"prefect-resilience: {trouble}")
@@ -244,9 +232,7 @@ class ProviderChain(AgentChain):
             raise ConfigurationError(f"the chain {name!r} has no providers: name at least one")
         if last_known_good is not None:
             steps.append(Fallback.last_known_good(None if last_known_good is True else last_known_good))
-        if isinstance(degraded, Fallback):
-            steps.append(degraded)
-        elif callable(degraded):
+        if callable(degraded):
             steps.append(Fallback(degraded, name="degraded", degraded=True))
         elif degraded is not None:
             steps.append(Fallback.value(degraded, name="degraded"))

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 from prefect.blocks.abstract import NotificationBlock
@@ -28,9 +28,8 @@ from prefect_resilience.graphs.agents.trace import NotAnswered, PersonNeeded, Re
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.agents")
 
-Notify = NotificationBlock | str | Callable[["Notice"], Any]
-"""A notification block, the name of a saved one ("slack-webhook/night-shift"), or a function of the `Notice`,
-plain or async."""
+Notify = NotificationBlock | Callable[["Notice"], Any]
+"""A notification block, or a function of the `Notice`, plain or async."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +67,13 @@ def notice_of(chain: str, subject: str, errors: Mapping[str, ErrorContext], more
 
 
 def check_notify(what: str, notify: Any) -> None:
-    if notify is not None and not isinstance(notify, NotificationBlock | str) and not callable(notify):
-        raise ConfigurationError(
-            f"{what} tells people through a notification block, the name of one such as "
-            f'"slack-webhook/night-shift", or a function of the Notice, not {notify!r}'
-        )
+    if notify is not None and not isinstance(notify, NotificationBlock) and not callable(notify):
+        raise ConfigurationError(f"{what} takes a notification block or a function, not {notify!r}")
 
 
 def tell(notify: Notify, notice: Notice) -> str | None:
     """Send the notice; returns why it could not be sent, None if it was. Never raises."""
     try:
-        if isinstance(notify, str):
-            from prefect.blocks.core import Block
-
-            notify = cast("NotificationBlock", Block.load(notify, _sync=True))  # pyright: ignore
         if isinstance(notify, NotificationBlock):
             with notify.raise_on_failure():
                 _wait_for(notify.notify(notice.body, notice.subject))
@@ -114,7 +106,7 @@ class Person:
     question: the text above the form in a chain, a template over the call's arguments, as in "Please build
         {spec}". The agents' errors are listed below it.
     timeout: the seconds that the run waits for an answer. poll_interval: the seconds between two polls.
-    notify: a notification block, the name of a saved one, or a function of the `Notice`.
+    notify: a notification block, or a function of the `Notice`.
     degraded: whether the run ends `Degraded` after this answer, in a chain.
     """
 
@@ -189,8 +181,7 @@ def approve(
 
     question: the text above the form in the Prefect UI, also the name of the task run.
     timeout: how long the run waits for the answer: seconds, or a duration such as "8h".
-    notify: gets a `Notice` with the question and the URL of the run: a notification block, the name of a
-        saved one, or a function.
+    notify: gets a `Notice` with the question and the URL of the run: a notification block or a function.
     name: the name of the task, such as the role of the person.
     answer: `Approval`, or a subclass of it with more fields for the form.
     required: a rejection raises `Rejected`.

@@ -59,18 +59,13 @@ class Agent:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
-            article = "an" if self.kind == "agent" else "a"
-            raise ConfigurationError(f'{article} {self.kind} needs a name, as in @{self.kind}("builder")')
+            raise ConfigurationError(f'write a name, as in @{self.kind}("builder")')
         if not callable(self.target):
             raise ConfigurationError(
                 f"the {self.kind} {self.name!r} must be a function or a task, not {self.target!r}"
             )
-        function = getattr(self.target, "fn", self.target)
-        if generates(function):
-            raise ConfigurationError(
-                f"the {self.kind} {self.name!r} is a generator, but a chain returns one value: "
-                f"use a streaming task with fallback= instead of a chain"
-            )
+        if generates(getattr(self.target, "fn", self.target)):
+            raise ConfigurationError(f"the {self.kind} {self.name!r} is a generator: return one value")
         for name, why in NOT_HERE.items():
             if name in self.options:
                 raise ConfigurationError(f"the {self.kind} {self.name!r} does not accept {name}=: {why}")
@@ -78,8 +73,8 @@ class Agent:
     @property
     def place(self) -> str:
         function = inspect.unwrap(getattr(self.target, "fn", self.target))
-        name = getattr(function, "__qualname__", type(function).__name__)
-        return f"{function.__module__}:{name}"
+        module = "__main__" if function.__module__ in MAIN else function.__module__
+        return f"{module}:{getattr(function, '__qualname__', type(function).__name__)}"
 
     def task(self, fallbacks: list[Any]) -> ResilientTask[..., Any]:
         """A task of this name with its own circuit, retries, deadline and limits.
@@ -114,7 +109,8 @@ class Registry:
     def add(self, made: Agent | Person) -> None:
         """Raises ConfigurationError if another agent has the name."""
         earlier = self._known.get(made.name)
-        if earlier is not None and not _same(earlier, made):
+        # Not for a module that was imported again, or a notebook cell that was run again.
+        if earlier is not None and earlier.place != made.place:
             raise ConfigurationError(
                 f"the {self.kind} {made.name!r} is registered twice: as {earlier.place} and as {made.place}; "
                 f"give one of them another name"
@@ -128,12 +124,8 @@ class Registry:
         if name in self._known:
             return self._known[name]
         names = [*given, *self._known]
-        if not names:
-            raise ConfigurationError(
-                f"unknown {self.kind} {name!r}, because none is registered: write "
-                f"@{self.kind}({name!r}) above a function, or pass {self.kind}s={{{name!r}: function}}"
-            )
-        raise ConfigurationError(f"unknown {self.kind} {name!r}{nearest(name, names)}")
+        near = nearest(name, names) if names else f": write @{self.kind}({name!r}) above a function"
+        raise ConfigurationError(f"unknown {self.kind} {name!r}{near}")
 
     def made(self, name: str, target: Any, /, **options: Any) -> Agent | Person:
         from prefect_resilience.graphs.agents.edge.person import Person
@@ -181,23 +173,6 @@ def _registering(registry: Registry, name: str, options: Mapping[str, Any]) -> C
         return target
 
     return register
-
-
-def _same(known: Agent | Person, made: Agent | Person) -> bool:
-    """Whether this is the same agent again: a module was re-imported, perhaps as a script under another name,
-    or a notebook cell was run again."""
-    return (
-        known.place == made.place
-        or {known.place.partition(":")[0], made.place.partition(":")[0]} <= MAIN
-        or (_written(known) is not None and _written(known) == _written(made))
-    )
-
-
-def _written(made: Agent | Person) -> tuple[str, int] | None:
-    """The file and the line of the function."""
-    target = getattr(made, "target", None)
-    code = getattr(inspect.unwrap(getattr(target, "fn", target)), "__code__", None) if target else None
-    return None if code is None else (code.co_filename, code.co_firstlineno)
 
 
 class AgentStep:

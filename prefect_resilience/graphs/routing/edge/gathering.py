@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Generic, TypeVar, cast
 
-from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
-from prefect.context import FlowRunContext, TaskRunContext
 from prefect.futures import PrefectFuture
-from prefect.logging import get_run_logger
 
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -28,6 +24,7 @@ from prefect_resilience.graphs.routing.edge.upstream import (
     ending_of,
 )
 from prefect_resilience.graphs.routing.rounds import TooManyFailures
+from prefect_resilience.tasks.summaries.markdown import text
 
 T = TypeVar("T")
 
@@ -113,22 +110,14 @@ class Gathered(Generic[T]):
         attach_context(error, context_of(error).model_copy(update={**as_cause, "details": details}))
         raise error
 
-    def result(self) -> list[T]:
-        """The values of the items that succeeded. Raises `TooManyFailures` if too few did."""
-        self.raise_for_failures()
-        return self.values
 
-
-def gather(
-    futures: Iterable[PrefectFuture[T] | State[T] | T], allow_failures: float = 0, *, key: str | None = None
-) -> Gathered[T]:
+def gather(futures: Iterable[PrefectFuture[T] | State[T] | T], allow_failures: float = 0) -> Gathered[T]:
     """Wait for all items and return the outcome of each. Failed items raise nothing here.
 
     futures: futures, such as those of `.map`, states, or plain values; a caught exception counts as failed.
     allow_failures: how many may fail: a share below 1 (0.1 for a tenth), a number of items, or True for all.
-    key: the artifact's key is `failed-items-<key>`; by default the flow's name.
 
-    In a run, the table of failed items becomes a markdown artifact. Blocks this thread: in a coroutine write
+    Blocks this thread: in a coroutine write
     `await agather(...)`.
 
     Example:
@@ -143,17 +132,14 @@ def gather(
     items = [check_upstream(item, "gather(...)") for item in cast("Iterable[Any]", collection)]
     allowed = allowed_of(allow_failures, len(items))
     outcomes = tuple(_outcome(index, item) for index, item in enumerate(items))
-    gathered: Gathered[T] = Gathered(outcomes, allowed)
-    if gathered.failures:
-        _publish(gathered, key)
-    return gathered
+    return Gathered(outcomes, allowed)
 
 
 async def agather(
-    futures: Iterable[PrefectFuture[T] | State[T] | T], allow_failures: float = 0, *, key: str | None = None
+    futures: Iterable[PrefectFuture[T] | State[T] | T], allow_failures: float = 0
 ) -> Gathered[T]:
     """As `gather`, without blocking the event loop."""
-    return await asyncio.to_thread(gather, futures, allow_failures, key=key)
+    return await asyncio.to_thread(gather, futures, allow_failures)
 
 
 def allowed_of(allow: Any, total: int) -> int:
@@ -200,32 +186,4 @@ def _row(outcome: Outcome[Any]) -> str:
     error = outcome.error
     summary = outcome.state if error is None else error.summary()
     attempts = "" if outcome.attempts is None else str(outcome.attempts)
-    return f"| {_cell(outcome.name)} | {_cell(summary)} | {attempts} |"
-
-
-def _cell(text: str) -> str:
-    """Text for a table cell, with markdown escaped."""
-    flat = " ".join(redact(text).split())
-    return re.sub(r"([\\`*_|\[\]<>#~])", r"\\\1", bounded(flat, CELL))
-
-
-def _publish(gathered: Gathered[Any], key: str | None) -> None:
-    """Create the artifact and a log line. An error here does not fail the run."""
-    flow_run, task_run = FlowRunContext.get(), TaskRunContext.get()
-    if flow_run is None and task_run is None:
-        return
-    failed, total = len(gathered.failures), len(gathered.outcomes)
-    verdict = "which is allowed" if gathered.succeeded else f"but only {gathered.allowed:,} may fail"
-    heading = f"{failed:,} of {total:,} items failed, {verdict}."
-    name = key or getattr(getattr(flow_run, "flow", None), "name", None) or "items"
-    slug = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-") or "items"
-    try:
-        get_run_logger().warning(heading)
-        create_markdown_artifact(  # pyright: ignore[reportUnknownVariableType, reportCallIssue]
-            markdown=f"{heading}\n\n{gathered.table}",
-            key=f"failed-items-{slug}"[:200],
-            description=heading,
-            _sync=True,  # type: ignore[call-arg]
-        )
-    except Exception:  # noqa: BLE001 - an artifact must not fail the run
-        get_run_logger().warning("The table of failed items could not be saved as an artifact", exc_info=True)
+    return f"| {outcome.name} | {text(bounded(redact(summary), CELL))} | {attempts} |"

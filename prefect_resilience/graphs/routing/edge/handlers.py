@@ -28,7 +28,6 @@ from prefect_resilience.graphs.routing.edge.upstream import (
     passed_on,
     runs_behind,
     submit_node,
-    unwrap,
 )
 from prefect_resilience.tasks.edge.logs import expect_failures
 
@@ -37,9 +36,7 @@ MOST_CAUSES = 20
 When = Condition | Callable[[ErrorContext], bool] | tuple[str, ...] | None
 
 
-def on_error(
-    upstream: Any, handler: Any, *args: Any, when: Any = None, even_if_not_run: bool = False, **kwargs: Any
-) -> PrefectFuture[Any]:
+def on_error(upstream: Any, handler: Any, *args: Any, when: Any = None, **kwargs: Any) -> PrefectFuture[Any]:
     """Call `handler` if `upstream` failed; else pass the upstream's value through.
 
     upstream: as for `route`. For several handlers, nest the nodes: `on_error(on_error(a, first), second)`.
@@ -47,8 +44,8 @@ def on_error(
         `quorum`, plain or async. It gets `args` and `kwargs`, and the ErrorContext if it declares `error`.
     when: the errors that it handles: a condition (its paths are followed in the ErrorContext), a function of
         the ErrorContext, or categories, kinds, codes or exception classes. Other errors pass through.
-    even_if_not_run: call it also if the upstream was cancelled, or blocked by its own upstream. By default
-        the node then ends as the upstream did.
+
+    If the upstream was cancelled, or blocked by its own upstream, the node ends as the upstream did.
 
     Returns a future at once. The node is a task run that ends `Skipped` (the upstream gave a value) or
     `Handled`, with the reason as its message. An upstream that crashed has failed.
@@ -73,39 +70,29 @@ def on_error(
     check_target("on_error(...)", handler, TargetCall(args, kwargs), offers=False)
     runs = runs_behind(upstream)
     expect_failures(runs)
-    content = (upstream, handler, args, kwargs, _as_when(when), even_if_not_run, runs)
+    content = (upstream, handler, args, kwargs, _as_when(when), runs)
     return submit_node("on_error", handle, content, runs=runs, name=f"on_error: {name_of(handler)}")
 
 
 def _as_when(when: Any) -> When:
     if when is None or isinstance(when, Condition):
         return when
-    if isinstance(when, bool):
-        raise ConfigurationError(
-            f"on_error(when={when}) is a plain bool, decided before anything failed: write a condition such "
-            f"as failed(category='rate_limit'), a function of the ErrorContext, or categories"
-        )
     if callable(when) and not isinstance(when, type):
         return cast("Callable[[ErrorContext], bool]", when)
     try:
-        names = as_names(when)
+        return as_names(when)
     except ValueError as error:
         raise ConfigurationError(f"on_error(when=...): {error}") from None
-    if not names:
-        raise ConfigurationError(
-            f"on_error(when={when!r}) matches no error: leave it out to handle every error"
-        )
-    return names
 
 
-def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
+def handle(upstream: Opaque) -> State[Any]:
     """The function of an error handler's task run."""
-    source, target, args, kwargs, when, even_if_not_run, runs = unwrap(upstream, handed)
+    source, target, args, kwargs, when, runs = upstream.content
     name = name_of(target)
     ending = ending_of(source)
     if isinstance(ending, Gave):
         return ended("Skipped", f"The upstream succeeded, so {name} was not called", ending.value)
-    if isinstance(ending, NeverRan) and not even_if_not_run:
+    if isinstance(ending, NeverRan):
         return not_run(ending, f"{name} was not called, because the upstream never ran")
     context = ending.context
     try:
@@ -113,8 +100,6 @@ def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     except Exception as error:  # noqa: BLE001 - it is raised again with the upstream's error
         raise after_failed_handler(error, f"when= of {name}", context) from error.__cause__
     if against is not None:
-        if isinstance(ending, NeverRan):
-            return not_run(ending, f"{name} does not handle this error ({against})")
         passed_on(ending, f"{name} does not handle this error ({against})")
     announce("on_error", name, chosen=name, why=context.summary(), error=context)
     request = TargetCall(args, kwargs, named={"error": context}, after=following(runs))
@@ -128,7 +113,7 @@ def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     )
 
 
-def _against(when: When, ending: FailedUpstream | NeverRan) -> str | None:
+def _against(when: When, ending: FailedUpstream) -> str | None:
     """The reason why the handler is not for this error; None if it is."""
     context = ending.context
     if when is None:
@@ -138,8 +123,7 @@ def _against(when: When, ending: FailedUpstream | NeverRan) -> str | None:
         return None if explanation.holds else explanation.text
     if callable(when):
         return None if when(context) else f"{name_of(when)} returned false"
-    error = ending.error if isinstance(ending, FailedUpstream) else None
-    names = names_of(context, error).union(context.categories)
+    names = names_of(context, ending.error).union(context.categories)
     return None if names.intersection(when) else f"it handles {', '.join(when)}"
 
 

@@ -35,7 +35,6 @@ from prefect_resilience.graphs.routing.edge.targets import (
 )
 from prefect_resilience.graphs.routing.edge.upstream import context_of, ending_of, value_of
 from prefect_resilience.graphs.routing.rounds import (
-    History,
     Iteration,
     NoProgress,
     Round,
@@ -47,64 +46,6 @@ from prefect_resilience.guards.partials import partial_output
 from prefect_resilience.tasks.edge.answers import request_of_step
 
 E = TypeVar("E", NoProgress, RoundsExhausted)
-
-
-class ProgressGuard:
-    """Ends a loop when several rounds in a row have the same state.
-
-    rounds: how many, from 2.
-    key: the part of the state that must change, as a function; by default all of it, compared strictly.
-
-    For a loop of your own:
-        guard = ProgressGuard(rounds=3, key=lambda answer: answer["score"])
-        while not good(answer):
-            answer = revise(answer)
-            guard.check(answer)
-    """
-
-    def __init__(self, rounds: int = 3, key: Callable[[Any], Any] | None = None) -> None:
-        if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"ProgressGuard(rounds={rounds!r}): write a whole number of at least 2")
-        if key is not None and not callable(key):  # pyright: ignore[reportUnnecessaryComparison]
-            raise ConfigurationError(f"ProgressGuard(key={key!r}): write a function of the state")
-        self.rounds = rounds
-        self.key = key
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget the rounds so far."""
-        self._history: History[Any] = History()
-        self._mark: Any = NOTHING
-        self._same = 0
-        self._since = time.monotonic()
-
-    @property
-    def iteration_history(self) -> tuple[Round[Any], ...]:
-        """The rounds so far; older ones without their values."""
-        return self._history.told()
-
-    def check(self, state: Any) -> int:
-        """Record a round with this state. Returns how many rounds in a row had it, 1 if it is new.
-
-        Raises `NoProgress`, with `iteration_history`, when the limit is reached.
-
-        Example:
-            >>> guard = ProgressGuard(rounds=3)
-            >>> [guard.check(0.5), guard.check(0.5), guard.check(0.6)]
-            [1, 2, 1]
-        """
-        now = time.monotonic()
-        mark = plain(state if self.key is None else self.key(state))
-        number = len(self._history.told()) + 1
-        self._history.add(Round(number, state, mark, now - self._since))
-        self._same = self._same + 1 if self._mark is not NOTHING and same(self._mark, mark) else 1
-        self._mark, self._since = mark, now
-        if self._same >= self.rounds:
-            raise halted("loop", NoProgress(number, state, self._history.told(), self.rounds - 1))
-        return self._same
-
-    def __repr__(self) -> str:
-        return f"ProgressGuard(rounds={self.rounds})"
 
 
 def halted(name: str, error: E) -> E:
@@ -150,11 +91,11 @@ class Loop:
         return ", ".join(self.steps)
 
     def asked(
-        self, name: str, number: int, previous: Any, given: Mapping[str, Any], history: History[Any]
+        self, name: str, number: int, previous: Any, given: Mapping[str, Any], history: list[Round[Any]]
     ) -> Arguments:
         """The arguments of one step of a round."""
         target = self.steps[name]
-        named = {"round": number, "history": history.told(), **given}
+        named = {"round": number, "history": tuple(history), **given}
         try:
             return arguments(target, TargetCall(value=previous, named=named))
         except ConfigurationError:  # it takes an argument, and there is no value yet
@@ -264,10 +205,6 @@ def _steps(what: str, step: Any) -> dict[str, Any]:
     if not steps:
         raise ConfigurationError(f'{what}(step={{}}): write the steps of a round, {{"director": ..., ...}}')
     for name, target in steps.items():
-        if isinstance(step, Mapping) and (not isinstance(name, str) or name in ("round", "history")):
-            raise ConfigurationError(
-                f"{what}(step={{{name!r}: ...}}): the name must be a string other than 'round' and 'history'"
-            )
         shown = f"{what}(step[{name!r}])" if isinstance(step, Mapping) else f"{what}(step)"
         offered = ("round", "history", *(other for other in steps if other != name))
         check_target(shown, target, TargetCall(), offers=True, offered=offered)
@@ -276,7 +213,7 @@ def _steps(what: str, step: Any) -> dict[str, Any]:
 
 def _rounds(loop: Loop) -> Steps[Iteration[Any]]:
     """The loop, for sync and async callers."""
-    history: History[Any] = History()
+    history: list[Round[Any]] = []
     value, mark, still = loop.start, NOTHING, 0
     if loop.start is not NOTHING and loop.progress is None:
         mark = plain(loop.start)
@@ -302,14 +239,14 @@ def _rounds(loop: Loop) -> Steps[Iteration[Any]]:
             failed = _round(loop, number, answer, new_mark, began, gave)
             _leave_request(loop, at, call_arguments, error)
             raise _failed_round(loop, error, at, failed, history, last_value) from error.__cause__
-        history.add(_round(loop, number, answer, new_mark, began, gave))
+        history.append(_round(loop, number, answer, new_mark, began, gave))
         still = still + 1 if mark is not NOTHING and same(mark, new_mark) else 0
         value, mark = answer, new_mark
         if done:
-            return Iteration(value, number, history.told())
+            return Iteration(value, number, tuple(history))
         if still >= loop.patience:
-            raise halted(loop.name, NoProgress(number, value, history.told(), loop.patience))
-    raise halted(loop.name, RoundsExhausted(loop.max_rounds, value, history.told()))
+            raise halted(loop.name, NoProgress(number, value, tuple(history), loop.patience))
+    raise halted(loop.name, RoundsExhausted(loop.max_rounds, value, tuple(history)))
 
 
 def _round(
@@ -334,12 +271,11 @@ def _leave_request(loop: Loop, at: str, asked: Arguments, error: Exception) -> N
 
 
 def _failed_round(
-    loop: Loop, error: Exception, at: str, made: Round[Any], history: History[Any], left: Any
+    loop: Loop, error: Exception, at: str, made: Round[Any], history: list[Round[Any]], left: Any
 ) -> Exception:
     """The error of a round, with the rounds so far and their last value in its context."""
     cause = context_of(error)
-    history.add(replace(made, error=cause))
-    rounds = history.told()
+    rounds = (*history, replace(made, error=cause))
     place = f"{at} in round {made.number}" if loop.several else f"round {made.number} of {loop.name}"
     details: dict[str, Any] = {
         "failed_step": at if loop.several else made.number,

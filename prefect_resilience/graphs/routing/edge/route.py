@@ -38,7 +38,6 @@ from prefect_resilience.graphs.routing.edge.upstream import (
     passed_on,
     runs_behind,
     submit_node,
-    unwrap,
     value_of,
 )
 from prefect_resilience.graphs.routing.rounds import NoRoute
@@ -165,9 +164,9 @@ def _explained(branch: Branch, ending: Gave | FailedUpstream) -> Explanation:
         raise
 
 
-def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
+def take_route(upstream: Opaque) -> State[Any]:
     """The function of a route's task run."""
-    source, branches, runs = unwrap(upstream, handed)
+    source, branches, runs = upstream.content
     ending = ending_of(source)
     if isinstance(ending, NeverRan):
         return not_run(ending, "No branch was evaluated, because the upstream never ran")

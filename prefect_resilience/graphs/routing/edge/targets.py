@@ -16,7 +16,7 @@ from prefect.states import Completed
 from prefect.tasks import Task, task
 from prefect.utilities.annotations import quote
 
-from prefect_resilience.base.outcomes import caller_checks_failures
+from prefect_resilience.base.outcomes import caller_checks_failures, generates
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.routing.edge.upstream import Ending, Gave, ending_of
 
@@ -81,6 +81,8 @@ def check_target(
             f"{what} needs a function or a task to run, not {target!r}: "
             f"for a constant write lambda: {target!r}"
         )
+    if generates(getattr(target, "fn", target)):
+        raise ConfigurationError(f"{what}: {name_of(target)!r} is a generator: return a list instead")
     signature = _signature(target)
     if signature is None:
         return
@@ -214,8 +216,6 @@ def call(target: Any, request: TargetCall) -> Ending:
 
 
 def _ending(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ending:
-    if getattr(run, "isgenerator", False):
-        return Gave(_collected(run(*args, **kwargs)))
     outcome: Any = run(*args, return_state=True, **kwargs)
     return ending_of(asyncio.run(outcome) if inspect.iscoroutine(outcome) else outcome)
 
@@ -229,17 +229,6 @@ def _asked(target: Asks, request: TargetCall) -> Ending:
 
 def _as_is(value: Any, ours: tuple[Any, ...]) -> Any:
     return quote(value) if any(value is own for own in ours) else value
-
-
-def _collected(chunks: Any) -> list[Any]:
-    """All values of a generator task, as Prefect's `.submit` returns them."""
-    if not inspect.isasyncgen(chunks):
-        return list(chunks)
-
-    async def collect() -> list[Any]:
-        return [chunk async for chunk in chunks]
-
-    return asyncio.run(collect())
 
 
 def following(runs: Sequence[UUID]) -> tuple[State[Any], ...]:

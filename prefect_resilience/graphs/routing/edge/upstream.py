@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, cast
 from uuid import UUID
 
 from prefect.cache_policies import NO_CACHE
@@ -24,6 +24,7 @@ from prefect.futures import PrefectFuture, PrefectFutureList
 from prefect.logging import get_run_logger
 from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed, Crashed, Pending, get_state_exception
+from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import task
 from prefect.transactions import Transaction
 from prefect.utilities.collections import visit_collection
@@ -188,18 +189,6 @@ def _state_of_lost(future: PrefectFuture[Any], error: BaseException) -> State[An
     return Crashed(message=f"{type(error).__name__}: {error}", data=error, state_details=details)
 
 
-def futures_in(expression: Any) -> list[PrefectFuture[Any]]:
-    """All futures inside lists, mappings, dataclasses and models, each once."""
-    futures: dict[int, PrefectFuture[Any]] = {}
-
-    def note(part: Any) -> None:
-        if isinstance(part, PrefectFuture):
-            futures[id(cast("object", part))] = cast("PrefectFuture[Any]", part)
-
-    visit_collection(expression, visit_fn=note, return_data=False)
-    return list(futures.values())
-
-
 def runs_behind(upstream: Any) -> list[UUID]:
     """The ids of the task runs of `upstream`. Prefect finds them in futures, states and results."""
     inputs = collect_task_run_inputs_sync(upstream)
@@ -217,54 +206,20 @@ def outside_transactions() -> AbstractContextManager[None]:
 
 LONGEST_NAME = 80
 
-T = TypeVar("T")
-
 
 class Opaque:
-    """The input of a node, in which Prefect finds no futures.
-
-    When it is pickled for a worker process, its futures are waited for and replaced by their states.
-    """
+    """The input of a node, in which Prefect finds no futures."""
 
     __slots__ = ("content",)
 
     def __init__(self, content: Any) -> None:
         self.content: Any = content
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        states = {id(future): state_after(future) for future in futures_in(self.content)}
-        return Opaque, (_replaced(self.content, states),)
-
-
-def _replaced(content: Any, by_id: dict[int, Any]) -> Any:
-    """The content with its futures replaced by the values in `by_id`."""
-    return visit_collection(content, visit_fn=lambda part: by_id.get(id(part), part), return_data=True)
-
-
-class _Slot:
-    """A placeholder for a future that Dask passes itself, with its index in `handed`."""
-
-    __slots__ = ("number",)
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-def unwrap(opaque: Opaque, handed: list[Opaque]) -> Any:
-    """The content of the opaque, inside the node."""
-    if not handed:
-        return opaque.content
-
-    def fill(part: Any) -> Any:
-        return handed[part.number].content if isinstance(part, _Slot) else part
-
-    return visit_collection(opaque.content, visit_fn=fill, return_data=True)
-
 
 def submit_node(
     what: str, work: Callable[..., Any], content: Any, *, runs: list[Any], name: str
 ) -> PrefectFuture[Any]:
-    """Submit `work(upstream: Opaque, handed)` as a task run called `name`, with arrows from `runs` to it."""
+    """Submit `work(upstream: Opaque)` as a task run called `name`, with arrows from `runs` to it."""
     flow_run = FlowRunContext.get()
     if flow_run is None:
         raise ConfigurationError(f"{what} works only in a flow run: call it while a @flow is running")
@@ -274,27 +229,17 @@ def submit_node(
         name=what, task_run_name=shown.replace("{", "{{").replace("}", "}}"), cache_policy=NO_CACHE, retries=0
     )(work)
     runner: Any = flow_run.task_runner
-    sent, handed = _for_dask(content, runner)
+    # Other processes cannot wait for the futures of this one.
+    if not isinstance(flow_run.task_runner, ThreadPoolTaskRunner):
+        content = visit_collection(content, visit_fn=_state_for, return_data=True)
     arrows: Any = {cast("Any", TaskRunResult(id=run)) for run in runs}
-    parameters = {"upstream": Opaque(sent), "handed": handed}
+    parameters = {"upstream": Opaque(content)}
     return cast("PrefectFuture[Any]", runner.submit(node, parameters, dependencies={"upstream": arrows}))
 
 
-def _for_dask(content: Any, runner: Any) -> tuple[Any, list[Any]]:
-    """Dask passes results itself: its futures become dependencies, wrapped in `Opaque` on the worker.
-
-    Unwrapped, a failed state would keep the engine from starting the node.
-    """
-    theirs = [future for future in futures_in(content) if _is_dask(future)]
-    if not theirs or not _is_dask(runner):
-        return content, []
-    slots = {id(future): _Slot(number) for number, future in enumerate(theirs)}
-    packed = [runner.client.submit(Opaque, cast("Any", future).wrapped_future) for future in theirs]
-    return _replaced(content, slots), packed
-
-
-def _is_dask(thing: object) -> bool:
-    return type(thing).__module__.partition(".")[0] == "prefect_dask"
+def _state_for(part: Any) -> Any:
+    """The last state of a future, which is waited for; any other part of the content unchanged."""
+    return state_after(cast("PrefectFuture[Any]", part)) if isinstance(part, PrefectFuture) else part
 
 
 def announce(kind: str, name: str, *, chosen: str, why: str, error: ErrorContext | None, **more: Any) -> None:
