@@ -93,7 +93,7 @@ def by_hand(step: Task[..., Any], nodes: int) -> tuple[float, str]:
 @flow(validate_parameters=False)
 def planned(plan: Plan, actions: Any) -> tuple[float, str]:
     began = time.perf_counter()
-    result = carry_out(plan, None, actions, lambda *_: None)
+    result = carry_out(plan, None, actions)
     assert result.succeeded
     return time.perf_counter() - began, str(flow_run.id)
 

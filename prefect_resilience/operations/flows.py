@@ -159,7 +159,7 @@ def run_plan(
         actions: The modules whose actions the plan uses, as in ["my_team.actions"]; in Python also a
             mapping of names to functions, which override registered actions.
     """
-    return carry_out(plan, inputs, actions, _run_inside)
+    return carry_out(plan, inputs, actions)
 
 
 async def arun_plan(
@@ -170,10 +170,6 @@ async def arun_plan(
 ) -> PlanResult:
     """`run_plan` from a coroutine; the event loop is not blocked."""
     return await asyncio.to_thread(run_plan, plan, inputs=inputs, actions=actions)
-
-
-def _run_inside(plan: Any, inputs: Mapping[str, Any] | None, actions: Actions) -> PlanResult:
-    return run_plan(plan, inputs=None if inputs is None else dict(inputs), actions=actions)
 
 
 def _moment(action: Action, until: datetime | None) -> datetime | None:

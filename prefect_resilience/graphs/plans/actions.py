@@ -15,8 +15,7 @@ from typing import Any, TypeVar, cast
 from prefect_resilience.base.naming import MAIN
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.plans.builtin import run_subplan
-from prefect_resilience.graphs.plans.model import SUBPLAN, Node
+from prefect_resilience.graphs.plans.model import Node
 from prefect_resilience.graphs.plans.parameters import Parameter, parameters_of
 from prefect_resilience.graphs.plans.reading.mistakes import Wrong
 from prefect_resilience.graphs.plans.templates import has_template
@@ -56,9 +55,9 @@ class Action:
 
     @property
     def place(self) -> str:
-        """The place of the function: `package.module:function (line 12)`."""
+        """The place of the function: `package.module:function (line 12)`; in a notebook without the line."""
         code = getattr(self.function, "__code__", None)
-        line = f" (line {code.co_firstlineno})" if code else ""
+        line = f" (line {code.co_firstlineno})" if code and self.function.__module__ not in MAIN else ""
         return f"{self.function.__module__}:{_qualname(self.function)}{line}"
 
     def convert(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,8 +103,9 @@ class Actions:
         """Register `target`. Raises ConfigurationError if the name is taken, or an input has no name."""
         action = Action(name, target)
         _check(action)
-        earlier = self._known.get(name) or BUILT_IN.get(name)
-        if earlier is not None and not _same(earlier, action):
+        earlier = self._known.get(name)
+        # Not for a module that was imported again, or a notebook cell that was run again.
+        if earlier is not None and earlier.place != action.place:
             raise ConfigurationError(
                 f"the action {name!r} is registered twice: as {earlier.place} and as {action.place}; "
                 "give one of them another name"
@@ -117,12 +117,11 @@ class Actions:
         action = self._known.get(name)
         if action is None and self._parent is not None:
             action = self._parent.get(name)
-        return action or BUILT_IN.get(name)
+        return action
 
     def names(self) -> list[str]:
         """Every valid `type` of a node, sorted."""
-        inherited = self._parent.names() if self._parent else list(BUILT_IN)
-        return sorted({*self._known, *inherited})
+        return sorted({*self._known, *(self._parent.names() if self._parent else ())})
 
     def mistakes(self, node: Node, /) -> list[Wrong]:
         """The mistakes in a node's type and input, each with its place in the node."""
@@ -132,8 +131,7 @@ class Actions:
         return [(("input", *place), says) for place, says in _wrong_input(action, node)]
 
     def _unknown(self, name: str) -> str:
-        own = [action for action in self.names() if action not in BUILT_IN]
-        if not own:
+        if not self.names():
             return (
                 f"unknown action {name!r}, because none is registered: write @action({name!r}) above a "
                 f"function and import its module, or pass actions={{{name!r}: function}}"
@@ -143,9 +141,6 @@ class Actions:
 
 REGISTERED = Actions()
 """The actions of this process, made by `@action`."""
-
-BUILT_IN = {SUBPLAN: Action(SUBPLAN, run_subplan)}
-"""The actions that every plan has."""
 
 
 def action(name: str) -> Callable[[F], F]:
@@ -182,15 +177,6 @@ def _check(made: Action) -> None:
                 f"the action {made.name!r} takes {name!r} by position only, but a plan passes inputs by "
                 f"name: remove the / in {_qualname(made.function)}"
             )
-
-
-def _same(known: Action, made: Action) -> bool:
-    """Whether this is the same action again: a module was re-imported, or a notebook cell was run again."""
-    if known.function is made.function:
-        return True
-    if made.function.__module__ in MAIN:
-        return _qualname(known.function) == _qualname(made.function)
-    return known.place == made.place
 
 
 def _qualname(function: Callable[..., Any]) -> str:

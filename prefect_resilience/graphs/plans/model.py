@@ -74,10 +74,6 @@ class PlanPart(Policy):
     __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
-SUBPLAN = "plan"
-"""The type of a node that runs another plan."""
-
-
 class PlanTransition(PlanPart):
     """A route out of a node. The first one that holds is taken, tried from the lowest `priority` up."""
 
@@ -218,13 +214,6 @@ class Node(PlanPart):
         return None if written is None else written / 1000
 
     @property
-    def templated(self) -> dict[str, Any]:
-        """The input without an inner plan: templates in there belong to the inner plan."""
-        if self.type != SUBPLAN or not isinstance(self.input.get("plan"), Mapping):
-            return self.input
-        return {name: value for name, value in self.input.items() if name != "plan"}
-
-    @property
     def targets(self) -> list[str]:
         """The nodes that it may route to, in the order of its fields, each once."""
         ways = (*self.on_success, *self.on_failure, *(way.to for way in self.transitions))
@@ -265,7 +254,7 @@ class Bounds(PlanPart):
         description="The most nodes, including added ones and all branches.",
     )
     fan_out: Whole = Field(default=10_000, ge=1, le=100_000, description="The most branches of one fan-out.")
-    depth: Whole = Field(default=5, ge=0, le=50, description="The most levels of plans inside plans.")
+    depth: Whole = Field(default=5, ge=0, le=50, description="The most levels of added nodes that add nodes.")
     seconds: Number | None = Field(
         default=None, gt=0, description="The timeout of the whole run, in seconds."
     )

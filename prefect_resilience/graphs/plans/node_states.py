@@ -174,24 +174,15 @@ def _check_order(
 ) -> None:
     """Raise ConfigurationError for cycles among the new nodes and the waiting nodes."""
     order: TopologicalSorter[str] = TopologicalSorter()
-    held_up: list[NodeState] = [states[name] for name in before]
+    for state in states.values():
+        if state.status is Status.WAITING:
+            order.add(state.id, *(earlier.id for earlier in (*state.deps, *state.routers)))
     for name in before:
         order.add(name, *new)
     for node in new.values():
         order.add(node.id, *node.depends_on, *node.handles_error)
         for target in node.targets:
             order.add(target, node.id)
-            if target in states:
-                held_up.append(states[target])
-    reached = set(held_up)
-    while held_up:
-        state = held_up.pop()
-        for later in (*state.followers, *state.targets):
-            if later.status is Status.WAITING:
-                order.add(later.id, state.id)
-                if later not in reached:
-                    reached.add(later)
-                    held_up.append(later)
     try:
         order.prepare()
     except CycleError as cycle:

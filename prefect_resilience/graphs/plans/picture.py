@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from textwrap import wrap
-from typing import Literal, NamedTuple, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple, cast
 
 from prefect_resilience.base.text import lasting
 from prefect_resilience.errors.secrets.redact import redact
@@ -122,13 +121,11 @@ def _box(node: Node, end: NodeResult | None, conditional: bool) -> Box:
 
 
 def _fan_out(node: Node, end: NodeResult | None) -> str:
-    """`×12`, or the list that the fan-out goes over."""
+    """`×12`, or `×` before the number of branches is known."""
     if node.map is None:
         return ""
-    for items in (end.output if end else None, node.map.over):
-        if isinstance(items, list | tuple):
-            return f"×{len(cast('Sequence[object]', items)):,}"
-    return f"× each of {one_line(str(node.map.over).strip('{} '), 24)}"
+    items = cast("str | list[Any]", end.output if end and end.status == "succeeded" else node.map.over)
+    return "×" if isinstance(items, str) else f"×{len(items):,}"
 
 
 def _ending(end: NodeResult | None) -> list[str]:
@@ -141,8 +138,7 @@ def _ending(end: NodeResult | None) -> list[str]:
         "" if end.duration is None else lasting(end.duration),
     ]
     why = end.error.summary() if end.error else end.reason if end.status == "skipped" else ""
-    lines = wrap(one_line(why, 3 * _LINE), _LINE, max_lines=3, placeholder="…", break_on_hyphens=False)
-    return [" · ".join(filter(None, marks)), *lines]
+    return [" · ".join(filter(None, marks)), one_line(why, 2 * _LINE)]
 
 
 def _arrows(nodes: Mapping[str, Node], ends: Mapping[str, NodeResult]) -> list[Arrow]:

@@ -82,7 +82,7 @@ def run(
         plan = _read_plan(file, Actions.of(), values)
         _check_names(values, plan)
         with _patient_api(), output_of_others():
-            # A file is passed as such, so that subplans are found in the same folder.
+            # A file is passed as such: a plan without a name is named after its file.
             result = run_plan(plan if file == STDIN else Path(file), inputs=values)
     except PlanError as error:
         return _refuse(file, error)

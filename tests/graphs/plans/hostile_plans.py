@@ -176,7 +176,6 @@ HOSTILE: dict[str, Callable[[], Any]] = {
     "NUL": lambda: text(node("a\0")),
     "a newline": lambda: text(node("a\nb")),
     "an escape": lambda: text(node("\x1b[2J")),
-    "look-alikes": lambda: text(node("ａ")),
     "a megabyte of an id": lambda: text(node("a" * 1_000_000), node("b", depends_on=["a" * 1_000_001])),
     "10,000 unknown fields": lambda: text(node("a", **{f"field_{n}": 1 for n in range(10_000)})),
     "10,000 unknown nodes": lambda: text(

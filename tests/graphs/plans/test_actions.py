@@ -17,7 +17,7 @@ from prefect import task
 from pydantic import BaseModel
 
 from prefect_resilience import ConfigurationError, ErrorContext, resilient_task
-from prefect_resilience.graphs.plans.actions import BUILT_IN, REGISTERED, Actions, action
+from prefect_resilience.graphs.plans.actions import REGISTERED, Actions, action
 from prefect_resilience.graphs.plans.model import Node
 from prefect_resilience.graphs.plans.parameters import parameters_of
 from prefect_resilience.graphs.plans.reading.mistakes import place_text
@@ -67,7 +67,7 @@ def test_the_decorator_gives_back_the_very_same_object() -> None:
     found = Actions.of(None)
     assert [found.get(name).is_task for name in ("plain", "prefects", "ours")] == [False, True, True]
     assert found.get("ours").function is search
-    assert found.names() == ["ours", "plain", "plan", "prefects"]
+    assert found.names() == ["ours", "plain", "prefects"]
 
 
 def test_a_name_is_registered_once_and_both_places_are_named() -> None:
@@ -129,19 +129,13 @@ def test_what_cannot_be_an_action_is_refused() -> None:
         action("positional")(positional)
 
 
-def test_the_name_plan_is_taken() -> None:
-    with pytest.raises(ConfigurationError, match="'plan' is registered twice"):
-        action("plan")(search)
-    assert Actions.of(None).get("plan") is BUILT_IN["plan"]
-
-
 def test_a_mapping_comes_before_what_is_registered() -> None:
     action("search")(search)
     action("other")(print)
     double = Actions.of({"search": lambda query: query})
     assert double.get("search").function is not search
     assert double.get("other").function is print
-    assert double.names() == ["other", "plan", "search"]
+    assert double.names() == ["other", "search"]
     assert Actions.of(double) is double
 
 
@@ -216,7 +210,7 @@ FITS = {"query": "aspirin", "top": 3, "limits": {"most": 5, "since": "2026-11-21
         (anything, {"input": {"x": 1, "y": 2}}, []),
         (takes, {"input": {"when": "2026-11-21T10:00:00Z", "tags": ["a"]}}, []),
         (search, {"type": "serch"}, ["tasks[3].type: unknown action 'serch'; did you mean 'search'?"]),
-        (search, {"type": "zzz"}, ["tasks[3].type: unknown action 'zzz'; write one of plan, search"]),
+        (search, {"type": "zzz"}, ["tasks[3].type: unknown action 'zzz'; write one of search"]),
         (None, {}, ["tasks[3].type: unknown action 'search', because none is registered: write @action('search')"]),
         (search, {}, [f"tasks[3].input: 'search' needs 'query': {WRITTEN}"]),
         (search, {"map": {"over": ["a"]}}, [f"tasks[3].input: 'search' needs 'query': {WRITTEN}"]),

@@ -1,4 +1,4 @@
-"""Plans that are made to do harm, and thousands that are wrong: refused soon, with every mistake placed."""
+"""Plans that are made to do harm: refused soon, with every mistake placed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 from prefect_resilience import ConditionError
 from prefect_resilience.graphs.plans.reading.reading import read_plan
 from tests.graphs.plans.hostile_plans import HOSTILE
-from tests.graphs.plans.mutants_of_plans import read
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 
@@ -39,15 +38,6 @@ def test_every_hostile_plan_is_refused_soon_and_within_200_mb() -> None:
         assert all(PLACED.match(mistake) for mistake in one["mistakes"]), one
         assert one["seconds"] < 3, one  # each takes half a second on a machine that does nothing else
         assert one["megabytes"] < 200, one
-
-
-def test_mutants_are_right_or_refused() -> None:
-    refused = 0
-    for seed in range(2_000):
-        plan, seconds = read(seed)
-        refused += plan is None
-        assert seconds < 1, seed
-    assert 1_000 < refused < 2_000
 
 
 def test_a_pattern_that_would_run_for_ever_ends() -> None:

@@ -16,9 +16,49 @@ from prefect_resilience import ConfigurationError, Retry
 from prefect_resilience.graphs.plans.model import Cache, FanOut, Node, Plan, PlanTransition
 from prefect_resilience.graphs.plans.reading.meaning import Order
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Place, PlanError
-from tests.graphs.plans.mutants_of_plans import RICH
 
 FILES = sorted((Path(__file__).parent / "files").glob("*.json"))
+
+RICH: dict[str, Any] = {
+    "name": "everything",
+    "inputs": {"drug": "aspirin"},
+    "bounds": {"nodes": 500, "seconds": 60},
+    "tasks": [
+        {
+            "id": "load",
+            "type": "load",
+            "input": {"q": "{{inputs.drug}}", "deep": [{"x": ["{{inputs.drug}}!"]}]},
+        },
+        {
+            "id": "each",
+            "kind": "reasoning",
+            "depends_on": "load",
+            "map": {"over": "{{load.output.items}}", "as": "doc", "max_concurrent": 3, "allow_failures": 0.1},
+            "input": {"prompt": "{{doc.text | default('none') | trim}} of {{index + 1}}"},
+            "retry_policy": {"attempts": 3, "by_category": {"rate_limit": 5}, "backoff": {"kind": "linear"}},
+            "cache": {"ttl": 60, "key": "{{doc.id}}"},
+            "circuit": {"name": "llm", "open_for": 5},
+            "effect": {"kind": "external", "key": "k"},
+        },
+        {
+            "id": "judge",
+            "type": "judge",
+            "depends_on": ["each", "load"],
+            "trigger_rule": "all_success",
+            "condition": {
+                "type": "all",
+                "conditions": [
+                    {"type": "comparison", "operator": "gte", "path": "score", "value": 0.5},
+                    {"type": "not", "condition": {"type": "exists", "path": "x", "source_task": "load"}},
+                ],
+            },
+            "on_success": "publish",
+            "transitions": [{"to_node_id": "again", "priority": 2}, {"to": "again", "condition": None}],
+        },
+        {"id": "again", "type": "x", "input": {"e": "{{state._last_error.code}} {{judge.status}}"}},
+        {"id": "publish", "type": "x", "timeout_ms": 1000, "input": {"a": '{{nodes["each"].output}}'}},
+    ],
+}
 
 
 @pytest.mark.requirement("000.01")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -20,7 +19,6 @@ from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 
 from prefect_resilience import ErrorContext
 from prefect_resilience.graphs.plans.model import Inject, Node
-from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.operations import run_plan
 from tests.graphs.plans.ran import Ran, ran
 from tests.prefect_runs import until
@@ -263,108 +261,28 @@ def test_nodes_that_add_nodes_for_ever_are_stopped() -> None:
 
 
 @pytest.mark.smoke
-def test_a_plan_inside_a_plan_is_a_flow_run_of_its_own(tmp_path: Path) -> None:
-    nodes = [
-        node("a", input={"value": "{{inputs.x}}"}),
-        node("b", "fail", on_failure="c"),
-        node("c"),
-        node("d", depends_on="b"),
-    ]
-    (tmp_path / "inner.json").write_text(json.dumps({"name": "inner", "tasks": nodes}))
-    done = run(
-        node("outer", "plan", input={"plan": str(tmp_path / "inner.json"), "inputs": {"x": 7}}),
-        node("after", input={"value": "{{outer.output.a}}"}, depends_on="outer"),
-    )
-    assert done.result.nodes["after"].output == 7
-    assert {"outer", "after"} <= set(done.task_runs())
+def test_an_action_may_run_another_plan_as_a_flow_run_of_its_own() -> None:
+    """An error of the inner plan is the cause of the error of the node."""
+    tasks = [node("a", input={"value": "{{inputs.x}}"}), node("b", "fail", depends_on="a")]
+
+    def inner(x: int) -> dict[str, Any]:
+        return run_plan({"tasks": tasks}, inputs={"x": x}, actions=BASIC).outputs
+
+    done = run(node("outer", "inner", input={"x": 7}), actions={**BASIC, "inner": inner})
+    chain: list[str | None] = []
+    link = done.result.nodes["outer"].error
+    while link is not None:
+        chain.append(link.node_id)
+        link = link.cause
+    assert (chain[0], chain[-1]) == ("outer", "b")
+    tasks.pop()
+    done = run(node("outer", "inner", input={"x": 7}), actions={**BASIC, "inner": inner})
+    assert done.result.outputs == {"outer": {"a": 7}}
     with get_client(sync_client=True) as client:
         chosen = FlowRunFilter(parent_flow_run_id={"any_": [done.flow_run_id]})
-        ended = TaskRunFilter(state={"type": {"any_": ["COMPLETED", "FAILED"]}})
-        inside: list[Any] = []
-
-        def all_four() -> bool:
-            inside[:] = client.read_task_runs(flow_run_filter=chosen, task_run_filter=ended)
-            return len(inside) == 4
-
-        until(all_four)
-    assert {run.name: run.state_name for run in inside} == {
-        "a": "Completed",
-        "b": "Failed",
-        "c": "Completed",
-        "d": "Skipped",
-    }
-
-
-def test_files_are_found_beside_the_plan_around_them(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "inner.json").write_text(json.dumps({"tasks": [node("a", input={"value": 3})]}))
-    (tmp_path / "deep" / "middle.json").write_text(
-        json.dumps({"tasks": [node("b", "plan", input={"plan": "inner.json"})]})
-    )
-    (tmp_path / "outer.json").write_text(
-        json.dumps({"tasks": [node("c", "plan", input={"plan": "deep/middle.json"})]})
-    )
-    done = ran(tmp_path / "outer.json", actions=BASIC)
-    assert done.result.outputs == {"c": {"b": {"a": 3}}}
-
-
-def test_a_plan_that_is_inside_itself_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps({"tasks": [node("x", "plan", input={"plan": "b.json"})]}))
-    (tmp_path / "b.json").write_text(json.dumps({"tasks": [node("y", "plan", input={"plan": "a.json"})]}))
-    with pytest.raises(
-        PlanError, match=r"tasks\[0\].input.plan: .*'a.json' contains itself: a.json -> b.json -> a.json"
-    ):
-        run_plan(tmp_path / "a.json", actions=BASIC)
-
-
-@pytest.mark.requirement("001.20")
-def test_a_plan_that_makes_itself_is_stopped_by_its_depth() -> None:
-    own = {
-        "tasks": [
-            node("again", "plan", input={"plan": "{{inputs.own}}", "inputs": {"own": "{{inputs.own}}"}})
-        ]
-    }
-    done = ran({**own, "bounds": {"depth": 2}}, actions=BASIC, inputs={"own": own})
-    assert done.statuses() == {"again": "failed"}
-    link = done.result.nodes["again"].error
-    while link is not None and link.cause is not None:
-        link = link.cause
-    assert link is not None
-    assert "bounds.depth allows 2" in link.message
-
-
-def test_mistakes_of_a_plan_inside_are_placed_in_the_plan_around_it(tmp_path: Path) -> None:
-    (tmp_path / "inner.json").write_text(json.dumps({"tasks": [node("a", "ecko")]}))
-    plan = {
-        "tasks": [
-            node("ok"),
-            node("x", "plan", input={"plan": {"tasks": [node("a", "ecko")]}}),
-            node("y", "plan", input={"plan": str(tmp_path / "inner.json")}),
-            node("z", "plan", input={"plan": "nowhere.json"}),
-            node(
-                "d",
-                "plan",
-                input={"plan": {"tasks": [node("a", "plan", input={"plan": {"tasks": [node("b")]}})]}},
-            ),
-        ],
-        "bounds": {"depth": 1},
-    }
-    with pytest.raises(PlanError) as caught:
-        run_plan(plan, actions=BASIC)
-    x, y, z, d = caught.value.mistakes
-    assert str(x) == "tasks[1].input.plan.tasks[0].type: unknown action 'ecko'; did you mean 'echo'?"
-    assert str(y).startswith("tasks[2].input.plan: inner.json: tasks[0].type: unknown action 'ecko'")
-    assert z.place == "tasks[3].input.plan"
-    assert d.place == "tasks[4].input.plan.tasks[0].input.plan"
-    assert "bounds.depth allows 1" in d.message
-
-
-def test_the_action_plan_is_for_plans() -> None:
-    from prefect_resilience import ConfigurationError
-    from prefect_resilience.graphs.plans.builtin import run_subplan
-
-    with pytest.raises(ConfigurationError, match="elsewhere call run_plan"):
-        run_subplan({"tasks": []})
+        ended = TaskRunFilter(state={"type": {"any_": ["COMPLETED"]}})
+        inside = until(lambda: client.read_task_runs(flow_run_filter=chosen, task_run_filter=ended))
+    assert [run.name for run in inside] == ["a"]
 
 
 # -- time

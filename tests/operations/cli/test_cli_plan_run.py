@@ -156,16 +156,6 @@ def test_a_plan_from_stdin_runs_like_a_file(api: None) -> None:
     assert json.loads(done.stdout)["nodes"]["a"]["output"] == "hello"
 
 
-def test_mistakes_in_a_plan_inside_the_plan(cli: Any, folder: Path) -> None:
-    (folder / "inner.json").write_text('{"tasks": [{"id": "a", "type": "tel", "input": {"text": "x"}}]}')
-    outer = {"tasks": [{"id": "inner", "type": "plan", "input": {"plan": "inner.json"}}]}
-    (folder / "outer.json").write_text(json.dumps(outer))
-    done = cli("plan", "run", "outer.json", "--actions", "run_steps.py")
-    assert (done.code, done.out) == (1, "")
-    said = "outer.json: tasks[0].input.plan: inner.json: tasks[0].type: unknown action 'tel'"
-    assert any(line.startswith(said) for line in done.err.splitlines()), done.err
-
-
 # -- the documentation
 
 

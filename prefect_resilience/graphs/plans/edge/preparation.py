@@ -68,8 +68,7 @@ class Preparation:
         self, node: Node, name: str, view: Rendering, seen: ErrorContext | None, index: int | None
     ) -> Job:
         action = self.factory.action(node)
-        inputs = dict(render(node.templated, view))
-        inputs = {name: inputs.get(name, written) for name, written in node.input.items()}
+        inputs = dict(render(node.input, view))
         if node.map is not None and node.map.item in action.parameters:
             inputs.setdefault(node.map.item, view.names[node.map.item])
         parameters = action.convert(inputs)

@@ -4,111 +4,46 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from prefect.artifacts import create_markdown_artifact
 
-from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.plans.actions import Actions
-from prefect_resilience.graphs.plans.builtin import Nest, current_nest, locate, nesting
 from prefect_resilience.graphs.plans.edge.nodes import TaskFactory
 from prefect_resilience.graphs.plans.edge.runner import Run
-from prefect_resilience.graphs.plans.model import SUBPLAN, Node, Plan
+from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.picture import counts_of
 from prefect_resilience.graphs.plans.reading.data import data_of, is_text
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
+from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.graphs.plans.reading.reading import read_plan
 from prefect_resilience.graphs.plans.result import NodeResult, PlanFailed, PlanResult
-from prefect_resilience.graphs.plans.templates import has_template
 from prefect_resilience.tasks.summaries.markdown import code, text
 
 LONGEST_TITLE = 80
 
-RunInside = Callable[[Any, Mapping[str, Any] | None, Actions], PlanResult]
-"""Runs a plan as a flow run of its own inside the current one."""
 
-
-def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside: RunInside) -> PlanResult:
+def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any) -> PlanResult:
     """Run a plan inside the current flow run.
 
     Raises PlanError with every mistake before anything runs, ConfigurationError for actions that cannot be
     loaded, and PlanFailed if a node failed and was not handled.
     """
-    actions = Actions.of(given)
-    around = current_nest()
-    source = locate(source, around.files if around else ())
-    factory = TaskFactory(actions)
+    factory = TaskFactory(Actions.of(given))
     plan = read_plan(source, actions=factory, inputs=inputs or {})
-
-    def run_inside(inner: Any, values: Mapping[str, Any] | None) -> PlanResult:
-        return inside(inner, values, actions)
-
-    nest = _nest(plan, source, around, Nest(run_inside))
-    if mistakes := mistakes_inside(plan, actions, nest):
-        raise PlanError(mistakes, source.name if isinstance(source, Path) else "the plan")
     factory.expect(plan.tasks)
     run = Run(plan, factory, {**plan.inputs, **(inputs or {})})
     title = title_of(plan, source)
-    with nesting(nest):
-        try:
-            result = run.run()
-        except PlanFailed as failure:
-            write_report(plan, failure.result, title, run.logger)
-            raise
+    try:
+        result = run.run()
+    except PlanFailed as failure:
+        write_report(plan, failure.result, title, run.logger)
+        raise
     write_report(plan, result, title, run.logger)
     return result
-
-
-def mistakes_inside(plan: Plan, actions: Actions, nest: Nest) -> list[Mistake]:
-    """The mistakes of inner plans that are literals or files."""
-    return [
-        mistake
-        for number, node in enumerate(plan.tasks)
-        if node.type == SUBPLAN
-        for mistake in _of_inner(node, f"tasks[{number}].input.plan", actions, nest)
-    ]
-
-
-def _of_inner(node: Node, place: str, actions: Actions, nest: Nest) -> list[Mistake]:
-    written = node.input.get("plan")
-    if written is None or (isinstance(written, str) and has_template(written)):
-        return []
-    try:
-        source = locate(written, nest.files)
-        plan = read_plan(source, actions=TaskFactory(actions))
-        inner = _nest(plan, source, nest, nest)
-        return [_in_outer_plan(place, mistake, source) for mistake in mistakes_inside(plan, actions, inner)]
-    except PlanError as error:
-        return [_in_outer_plan(place, mistake, written) for mistake in error.mistakes]
-    except ConfigurationError as error:
-        return [Mistake(place, str(error))]
-
-
-def _in_outer_plan(place: str, mistake: Mistake, source: Any) -> Mistake:
-    """A mistake of an inner plan, with its place in the outer plan or the name of the inner file."""
-    if isinstance(source, str | Path):
-        return Mistake(place, f"{Path(source).name}: {mistake}")
-    return Mistake(f"{place}.{mistake.place}" if mistake.place else place, mistake.message)
-
-
-def _nest(plan: Plan, source: Any, around: Nest | None, ways: Nest) -> Nest:
-    """The position of this plan, with the functions of `ways`. Raises ConfigurationError if too deep."""
-    files = around.files if around else ()
-    if isinstance(source, Path):
-        files = (*files, source)
-    if around is None:
-        return replace(ways, files=files, depth=plan.bounds.depth)
-    if around.depth < 1:
-        raise ConfigurationError(
-            f"plans inside plans are nested {around.level + 1} deep; bounds.depth allows {around.level}"
-        )
-    depth = min(around.depth - 1, plan.bounds.depth)
-    return replace(ways, files=files, level=around.level + 1, depth=depth)
 
 
 def title_of(plan: Any, source: Any = None) -> str:

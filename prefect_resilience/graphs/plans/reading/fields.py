@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -49,9 +48,6 @@ def node_id(value: str) -> str:
         raise ValueError(
             f"{shortly(value)} is not a valid id: use letters, digits, _ and -, not - at the beginning{write}"
         )
-    normal = unicodedata.normalize("NFKC", value)
-    if normal != value:
-        raise ValueError(f"{value!a} has look-alike characters: write {normal!a}")
     if value in RESERVED_IDS:
         says = f"{value!r} has a special meaning in templates: write another id, such as '{value}_1'"
         raise ValueError(says)

@@ -92,7 +92,6 @@ class Meaning:
         self.input_names: Names = Names(inputs or ())
         self.uses: list[Use] = []
         self._computed = 0
-        self._is_full = False
 
     def mistakes(self) -> Iterator[Wrong]:
         """Every mistake, with its place."""
@@ -144,9 +143,7 @@ class Meaning:
                 template = read_template(text)
                 self._computed += len(text) if template.tree else 0
                 if self._computed > MOST_COMPUTED:
-                    if not self._is_full:
-                        yield at, f"the templates of the plan compute more than {MOST_COMPUTED:,} characters"
-                    self._is_full = True
+                    yield at, f"the templates of the plan compute more than {MOST_COMPUTED:,} characters"
                     return
                 yield from ((at, says) for says in template.mistakes)
                 for path in template.paths:
@@ -228,7 +225,7 @@ def _doubles(node: Node) -> Iterator[Wrong]:
 
 def _templates(node: Node) -> Iterator[tuple[Place, object, frozenset[str]]]:
     """The parts of a node that may have templates: place, value, and the names allowed beside nodes."""
-    yield ("input",), node.templated, node.names
+    yield ("input",), node.input, node.names
     if node.map:
         yield ("map", "over"), node.map.over, frozenset()
     if isinstance(node.cache, Cache) and node.cache.key:

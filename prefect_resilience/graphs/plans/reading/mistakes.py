@@ -72,6 +72,8 @@ def shorten(text: str, length: int = 80) -> str:
 LONGEST = 100
 MOST_COMPARED = 500
 MOST_LISTED = 12
+MOST_SUGGESTED = 100
+"""Wrong names that one `Names` compares, because each takes milliseconds."""
 
 
 class Names:
@@ -80,10 +82,12 @@ class Names:
     def __init__(self, right: Iterable[str]) -> None:
         names = islice(right, MOST_COMPARED)
         self._right = {name.casefold(): name for name in names if len(name) <= LONGEST}
+        self._left = MOST_SUGGESTED
 
     def suggestion(self, wrong: Any) -> str:
         """`; did you mean 'x'?`, or the right names if they are few, as the end of a sentence."""
-        if isinstance(wrong, str) and 0 < len(wrong) <= LONGEST:
+        if isinstance(wrong, str) and 0 < len(wrong) <= LONGEST and self._left:
+            self._left -= 1
             near = closest(wrong.casefold(), [*self._right])
             if near is not None:
                 return f"; did you mean {shortly(self._right[near])}?"
