@@ -24,7 +24,6 @@ import multiprocessing
 import resource
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -37,7 +36,7 @@ from benchmarks import store_scale_fill as filling
 from benchmarks.store_scale_places import place_of_store, server_of
 from prefect_resilience import batch_status, dead_letters, open_store
 from prefect_resilience.durable.batches.decisions import RecoveryRequest, hint_for
-from prefect_resilience.durable.batches.edge.known import pruning
+from prefect_resilience.durable.batches.edge.known import prune
 from prefect_resilience.durable.batches.edge.listing import list_batches
 from prefect_resilience.durable.batches.edge.status import snapshot_of
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
@@ -187,10 +186,6 @@ MANY: dict[str, tuple[float, Operation]] = {
         LINEAR,
         lambda url, _: _command(lambda: batches_commands.list_all(all=True, how=Answering(url))),
     ),
-    "batches: `batches list --open`": (
-        CONSTANT,
-        lambda url, _: _command(lambda: batches_commands.list_all(open=True, how=Answering(url))),
-    ),
     "batches: counted for the dashboard": (CONSTANT, lambda url, _: _glance(url)),
     "batches: in doubt": (
         CONSTANT,
@@ -198,9 +193,7 @@ MANY: dict[str, tuple[float, Operation]] = {
     ),
     "batches: what `prune` would remove, a tenth": (
         LINEAR,
-        lambda url, _: deque(
-            pruning(timedelta(seconds=0.9 * filling.YEAR), dry_run=True, store=url), maxlen=0
-        ),
+        lambda url, _: prune(timedelta(seconds=0.9 * filling.YEAR), dry_run=True, store=url),
     ),
 }
 EXPIRED: dict[str, tuple[float, Operation]] = {

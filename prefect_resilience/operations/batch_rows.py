@@ -17,8 +17,7 @@ from prefect_resilience.durable.batches.decisions import (
     RecoveryRequest,
     hint_for,
 )
-from prefect_resilience.durable.batches.edge import known
-from prefect_resilience.durable.batches.edge.listing import EFFECTS_READ, BatchCounts, list_batches
+from prefect_resilience.durable.batches.edge.listing import MOST_RUNS, BatchCounts, Batches, find_batches
 from prefect_resilience.durable.batches.edge.status import BatchSummary, hint_of, snapshot_of
 from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.durable.effects.ledger import open_ledger
@@ -57,8 +56,8 @@ class BatchRow:
     def state(self) -> str:
         """How the batch was closed, or its flow run ended; else the state of its worst effect."""
         summary = self.summary
-        if summary.archived_at or summary.abandoned_at:
-            return "archived" if summary.archived_at else "abandoned"
+        if summary.abandoned_at:
+            return "abandoned"
         worst = next((state for state in COUNTED if getattr(summary, state)), "done")
         return worst if summary.ended is None or worst in ("unknown", "intended") else summary.ended.lower()
 
@@ -74,26 +73,19 @@ class BatchRow:
 def find(
     store: str | None,
     *,
-    archived: bool = False,
     only_open: bool = False,
     every: bool = False,
     since: datetime | timedelta = timedelta(days=30),
     limit: int,
     hints: int = HINTS_SHOWN,
-) -> tuple[list[BatchRow], known.Batches]:
+) -> tuple[list[BatchRow], Batches]:
     """The rows of the first `limit` batches, the first `hints` of them with a hint; and what is known of all.
 
     Raises StoreUnavailable.
     """
     ledger, has_api = open_ledger(store), api_url() is not None
-    if archived:
-        listed = list_batches(archived=True, store=store)
-        batches = known.Batches(listed[:limit], BatchCounts(len(listed)), {})
-    else:
-        back = datetime.now(UTC) - since if isinstance(since, timedelta) else since
-        batches = known.find_batches(
-            store, back if has_api else None, limit=limit, only_open=only_open, every=every
-        )
+    back = datetime.now(UTC) - since if isinstance(since, timedelta) else since
+    batches = find_batches(store, back if has_api else None, limit=limit, only_open=only_open, every=every)
     names = _names(batches) if has_api else {}
     rows: list[BatchRow] = []
     for batch in batches.batches:
@@ -109,7 +101,7 @@ def find(
     return rows, batches
 
 
-def _names(batches: known.Batches) -> dict[str, str]:
+def _names(batches: Batches) -> dict[str, str]:
     """The names of the flow runs, as far as the API answers."""
     names = {run_id: run.name for run_id, run in batches.runs.items()}
     nameless = [batch.batch_id for batch in batches.batches if batch.batch_id not in names]
@@ -121,17 +113,12 @@ def _names(batches: known.Batches) -> dict[str, str]:
     return names
 
 
-def caveats(batches: known.Batches) -> Iterator[str]:
+def caveats(batches: Batches) -> Iterator[str]:
     """Sentences about what is unknown or left out."""
     if batches.trouble is not None:
         yield f"How flow runs ended is unknown, so batches are open only by their effects: {batches.trouble}"
     if batches.more:
-        yield f"More than {known.MOST_RUNS:,} flow runs failed or crashed; only the latest are shown."
-    if batches.left_out:
-        yield (
-            f"The ledger has more than {EFFECTS_READ:,} effects: only batches with open effects, and flow "
-            "runs that failed or crashed, are listed and counted. --all reads every effect."
-        )
+        yield f"More than {MOST_RUNS:,} flow runs failed or crashed; only the latest are shown."
     if batches.counts.more:
         yield "More batches are open than were counted. --all counts them all."
 
@@ -152,12 +139,14 @@ AUDIT: look.Columns = {
 }
 
 
-def counts_line(listed: known.Batches, store: str) -> str:
+def counts_line(listed: Batches, store: str) -> str:
     """One line: the number of batches, of open ones, and of those with an effect whose outcome is unknown."""
     counts, least = listed.counts, "+" if listed.counts.more else ""
     opened = f"{counts.open or 'none'}{least} open"
-    number = opened if listed.left_out else f"{plural(counts.total, 'batch', 'batches')}, {opened}"
-    return f"{number}, {counts.in_doubt or 'none'}{least} with an unknown outcome, in {redact(store)}"
+    number = plural(counts.total, "batch", "batches")
+    return (
+        f"{number}, {opened}, {counts.in_doubt or 'none'}{least} with an unknown outcome, in {redact(store)}"
+    )
 
 
 def report_line(report: RecoveryReport) -> str:

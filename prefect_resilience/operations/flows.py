@@ -233,18 +233,15 @@ def recover_batch(
 
 
 @flow(name="abandon-batch", flow_run_name="abandon {batch_id}")
-def abandon_batch(
-    batch_id: BatchId, reason: str | None = None, dry_run: bool = False, forget_doubts: bool = False
-) -> dict[str, Any]:
+def abandon_batch(batch_id: BatchId, reason: str | None = None, dry_run: bool = False) -> dict[str, Any]:
     """Give up a batch: archive its effects, and remove those that were never done from the ledger.
 
     Args:
         batch_id: The id of a flow run, or of a batch with a name.
         reason: Why, for the audit log.
         dry_run: Only report the action.
-        forget_doubts: Remove effects in doubt too; a later run of the batch may then repeat them.
     """
-    report = recovery.abandon(batch_id, reason=reason, dry_run=dry_run, forget_doubts=forget_doubts)
+    report = recovery.abandon(batch_id, reason=reason, dry_run=dry_run)
     _log_report(report)
     return report.model_dump(mode="json")
 
@@ -298,9 +295,8 @@ def close_task_runs(
 ) -> int:
     """Set task runs to Crashed that a killed process left Running or Pending. Returns how many.
 
-    Only flow runs that have ended are read. A task run that may still be running is left as it is: its
-    process sent a sign of life after the end of its flow run, or it waits for a task worker. The end of a
-    resilient flow's next pass does the same for its run.
+    Only flow runs that have ended are read. A task run that waits for a task worker is left as it is. The end
+    of a resilient flow's next pass does the same for its run.
 
     Args:
         older_than_minutes: How long ago the flow run must have ended, and its task runs have changed.

@@ -6,8 +6,8 @@ import json
 import sys
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from prefect_resilience.base.process import in_forked_child
@@ -170,6 +170,14 @@ class ConnectedStore(Generic[T]):
             held, self._held = self._held, None
         return held
 
+    @contextmanager
+    def translating(self) -> Generator[None]:
+        """The driver's errors become StoreUnavailable."""
+        try:
+            yield
+        except (OSError, *self.errors) as error:
+            raise self.unavailable(error) from error
+
     def unavailable(self, error: Exception) -> StoreUnavailable:
         """The driver's error as one of ours."""
         return StoreUnavailable(redact(f"the store {self.url} could not answer: {error}"))
@@ -197,14 +205,16 @@ class ConnectedWatch(Generic[S]):
         store.check_open()
         store.begin()
         try:
-            self._translate(self._begin)
+            with store.translating():
+                self._begin()
         except BaseException:
             self.close()
             raise
 
     def wait(self, seconds: float) -> list[News]:
         """The changes since the last call, as `Watch.wait`."""
-        return self._translate(self._wait, seconds)
+        with self._store.translating():
+            return self._wait(seconds)
 
     def close(self) -> None:
         """Stop watching."""
@@ -212,12 +222,6 @@ class ConnectedWatch(Generic[S]):
         if self._connection is not None:
             with suppress(OSError, *self._store.errors):
                 self._connection.close()
-
-    def _translate(self, work: Callable[..., R], *arguments: Any) -> R:
-        try:
-            return work(*arguments)
-        except (OSError, *self._store.errors) as error:
-            raise self._store.unavailable(error) from error
 
     def _begin(self) -> None:
         raise NotImplementedError

@@ -10,8 +10,6 @@ from typing import NamedTuple
 from prefect_resilience.stores.base import Document
 from prefect_resilience.stores.connected import ConnectedStore, Found, Page, Swap, check_key, decode
 
-PURGE_AT_ONCE = 50
-
 
 class _Row(NamedTuple):
     text: str
@@ -46,7 +44,6 @@ class MemoryStore(ConnectedStore[None]):
             row = self._live(asked.key)
             if (0 if row is None else row.version) != asked.expected_version:
                 return 0
-            self._purge()
             version = asked.expected_version + 1 if row else max(self._floor + 1, int(self.now() * 1e6))
             if row is None:
                 self._keys = None
@@ -92,13 +89,6 @@ class MemoryStore(ConnectedStore[None]):
             self._remove(key)
             return None
         return row
-
-    def _purge(self) -> None:
-        """Drop expired documents among the PURGE_AT_ONCE oldest ones."""
-        now = self.now()
-        for key, row in [*islice(self._documents.items(), PURGE_AT_ONCE)]:
-            if row.expires_at is not None and row.expires_at <= now:
-                self._remove(key)
 
     def _remove(self, key: str) -> None:
         self._floor = max(self._floor, self._documents.pop(key).version)

@@ -304,13 +304,10 @@ def postgres_facts(parsed: StoreUrl) -> PostgresFacts:
     """Ask a PostgreSQL server."""
     store = PostgresStore(parsed)
     store.begin()
-    try:
-        with connect(parsed.path, store.deadline) as connection:
-            row: Any = connection.execute(
-                "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'),"
-                " pg_backend_pid() <> %s",
-                [connection.info.backend_pid],
-            ).fetchone()
-            return PostgresFacts(*row)
-    except (OSError, *store.errors) as error:
-        raise store.unavailable(error) from error
+    with store.translating(), connect(parsed.path, store.deadline) as connection:
+        row: Any = connection.execute(
+            "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'),"
+            " pg_backend_pid() <> %s",
+            [connection.info.backend_pid],
+        ).fetchone()
+        return PostgresFacts(*row)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from prefect_resilience import ConfigurationError, dead_letters, list_batches
+from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.batches.edge import known, listing
-from prefect_resilience.durable.batches.edge.known import NAMED, batch_ids, prune, unknown
-from prefect_resilience.durable.batches.edge.listing import BatchCounts, glance, in_order
+from prefect_resilience.durable.batches.edge.known import check_known, prune
+from prefect_resilience.durable.batches.edge.listing import find_batches
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted, Succeeded
 from prefect_resilience.durable.letters.claims import entry_key
@@ -178,74 +179,48 @@ def test_open_batches_are_those_of_the_whole_list(store: Store, monkeypatch: pyt
     opened = list_batches(only_open=True, store=store)
     assert opened == [one for one in every if one.open]
     assert {one.batch_id for one in opened} == {"batch-07", "batch-11"}
-    # The open effects, and all effects of their batches.
-    assert counting.read == 3 + 7
+    # The open effects, and all effects of the open batches.
+    assert counting.read == 3 + 5
     assert list_batches(only_open=True, limit=1, store=store) == opened[:1]
 
 
-def test_a_glance_reads_a_bounded_number_of_documents(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_batches_are_found_in_a_bounded_number_of_documents(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(listing, "EFFECTS_OF_EACH", 20)
     fill(store)
     for key in ("x", "y"):
         begin(store, "large", key, "doubt")
-    counts = BatchCounts()
-    seen = in_order(counts.counting(glance(Ledger(store), counts)))
-    assert [one.batch_id for one in seen] == ["large", "batch-11", "batch-07"]
-    (large, eleven, _) = seen
+    found = find_batches(store, limit=2)
+    assert [one.batch_id for one in found.batches] == ["large", "batch-11"]
+    large, eleven = found.batches
     assert (large.unknown, large.done, large.uncounted) == (2, 20, True)
     assert (eleven.unknown, eleven.done, eleven.uncounted) == (1, 1, False)
-    assert (counts.open, counts.in_doubt, counts.effects, counts.more) == (3, 3, 4, False)
+    counts = found.counts
+    assert (counts.total, counts.open, counts.in_doubt, counts.effects, counts.more) == (3, 3, 3, 4, False)
+    every = find_batches(store, limit=2, every=True)
+    assert (every.batches[0].done, every.counts.total, every.counts.open) == (60, 41, 3)
     monkeypatch.setattr(listing, "EFFECTS_READ", 3)
-    counts = BatchCounts()
-    assert len([*counts.counting(glance(Ledger(store), counts))]) <= 3
-    assert counts.more
+    bounded = find_batches(store)
+    assert len(bounded.batches) <= 3
+    assert bounded.counts.more
 
 
-def test_a_large_ledger_lists_what_is_open(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (listing, known):
-        monkeypatch.setattr(module, "EFFECTS_READ", 80)
+def test_an_unknown_batch_is_compared_with_a_bounded_number(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known, "NAMED", 10)
+    for number in range(30):
+        Audit(Ledger(store), f"batch-{number:02}").note("ada", "settle", outcome="settled")
+    with pytest.raises(ConfigurationError, match="Did you mean 'batch-07'"):
+        check_known(Ledger(store), "batch-x7")
+    with pytest.raises(ConfigurationError, match="Check that PREFECT_RESILIENCE_STORE_URL"):
+        check_known(Ledger(store), "somewhere else")
+
+
+def test_pruning_removes_what_is_not_open(store: Store) -> None:
     fill(store)
-    found = known.find_batches(store, limit=1, every=False)
-    assert found.left_out
-    assert len(found.batches) == 1
-    assert not found.counts.more
-    assert (found.counts.total, found.counts.open) == (2, 2)
-    whole = known.find_batches(store, limit=1)
-    assert (whole.left_out, whole.counts.total, whole.counts.open) == (False, 41, 2)
-    monkeypatch.setattr(known, "EFFECTS_READ", 200)
-    assert known.find_batches(store, limit=1, every=False) == whole
-
-
-def test_batches_are_pruned_one_by_one(store: Store) -> None:
-    fill(store)
-    going = known.pruning(timedelta(), store=store)
-    first = next(going)
-    assert not [*Ledger(store).each_effect(first.batch_id)]
-    assert len([*known.pruning(timedelta(), dry_run=True, store=store)]) == len([*going]) == 38
-
-
-def test_the_names_of_batches_skip_their_effects(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(store)
-    counting = Counting(store, monkeypatch)
-    ids = [*batch_ids(Ledger(store))]
-    assert len(ids) == len(set(ids)) == 41
-    assert counting.read == 41
-    monkeypatch.setattr("prefect_resilience.durable.batches.edge.known.NAMED", 10)
-    assert len([*batch_ids(Ledger(store))]) == 10
-
-
-def test_an_unknown_batch_among_very_many_says_so() -> None:
-    known = [f"b{number}" for number in range(NAMED)]
-    assert unknown("somewhere else", known).endswith("'b4' and more.")
-    assert unknown("somewhere else", known[:7]).endswith("'b4' and 2 more.")
-
-
-def test_archived_batches_are_those_that_left(store: Store) -> None:
-    fill(store)
-    gone = prune(timedelta(seconds=-0.0), store=store)
-    assert {one.batch_id for one in gone} >= {"large", "batch-00"}
-    begin(store, "batch-00", "new")
-    archived = list_batches(archived=True, store=store)
-    assert len(archived) == len(gone) - 1
-    assert "batch-00" not in {one.batch_id for one in archived}
-    assert next(one for one in archived if one.batch_id == "large").done == 60
+    planned = prune(timedelta(), dry_run=True, store=store)
+    assert prune(timedelta(), store=store) == planned
+    assert len(planned) == 39
+    assert {one.batch_id for one in list_batches(store=store)} == {"batch-07", "batch-11"}

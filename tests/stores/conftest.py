@@ -7,8 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from prefect_resilience.stores import open_store
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,3 +39,18 @@ def python() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty store of each kind."""
+    own = {"memory": "memory://together", "sqlite": f"sqlite:///{tmp_path}/store.db"}
+    return own.get(request.param) or request.getfixturevalue(f"{request.param}_url")
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Any]:
+    """The open store at `url`."""
+    store = open_store(url)
+    yield store
+    store.close()

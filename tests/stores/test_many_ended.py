@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,15 +15,6 @@ from prefect_resilience.stores import open_store, sql
 from prefect_resilience.stores.base import scan_all
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    sqlite = f"sqlite:///{tmp_path}/store.db"
-    url = sqlite if request.param == "sqlite" else request.getfixturevalue(f"{request.param}_url")
-    store = open_store(url)
-    yield store
-    store.close()
 
 
 @pytest.fixture

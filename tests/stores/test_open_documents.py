@@ -20,7 +20,7 @@ from prefect_resilience.durable.letters.claims import ENTRY
 from prefect_resilience.durable.letters.model import STATUSES
 from prefect_resilience.durable.letters.queue import OPEN as OPEN_LETTERS
 from prefect_resilience.durable.letters.queue import _is_open
-from prefect_resilience.stores import MemoryStore, open_store
+from prefect_resilience.stores import open_store
 from prefect_resilience.stores.base import change, scan_all, write
 from prefect_resilience.stores.connected import Page, encode
 from prefect_resilience.stores.postgres import PostgresStore
@@ -29,19 +29,7 @@ from prefect_resilience.stores.sqlite import SqliteStore
 
 OLD_SCRIPT = Path(__file__).parent / "redis_swap_0_2.lua"
 
-KINDS = ["sqlite", "postgres", "redis"]
-
-
-def url_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/store.db" if kind == "sqlite" else request.getfixturevalue(f"{kind}_url")
-
-
-@pytest.fixture(params=["memory", *KINDS])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    is_memory = request.param == "memory"
-    store: Any = MemoryStore() if is_memory else open_store(url_of(request.param, request, tmp_path))
-    yield store
-    store.close()
+EVERY = pytest.mark.parametrize("url", ["memory", "sqlite", "postgres", "redis"], indirect=True)
 
 
 class OldProcess:
@@ -79,16 +67,6 @@ class OldProcess:
                 self.client.execute(statement.replace(", closed BIGINT", ""))
 
 
-@pytest.fixture(params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return url_of(request.param, request, tmp_path)
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return url_of(request.param, request, tmp_path)
-
-
 @pytest.fixture
 def old() -> Iterator[Callable[[str], OldProcess]]:
     processes: list[OldProcess] = []
@@ -115,6 +93,7 @@ def test_what_is_open_among_effects_and_letters() -> None:
     assert _is_open({})  # the default is not stored
 
 
+@EVERY
 def test_what_is_open_is_listed_until_it_is_written_otherwise(store: Any) -> None:
     keys = [f"{ENTRY}{number}" for number in range(6)]
     versions = [write(store, key, 0, {}, number % 2 == 0) for number, key in enumerate(keys)]
@@ -130,6 +109,7 @@ def test_what_is_open_is_listed_until_it_is_written_otherwise(store: Any) -> Non
     assert open_keys(store) == [keys[1]]
 
 
+@EVERY
 def test_pages_of_what_is_open(store: Any) -> None:
     for number in range(30):
         write(store, f"{ENTRY}{number:02}", 0, {}, number % 3 == 0)
@@ -160,11 +140,11 @@ def test_a_store_of_an_older_version_goes_on(url: str, old: Callable[[str], OldP
     store.close()
 
 
-def test_the_plan_names_the_index(sql_url: str) -> None:
-    store: Any = open_store(sql_url)
+@pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
+def test_the_plan_names_the_index(url: str, store: Any) -> None:
     for number in range(300):
         write(store, f"{ENTRY}{number:06}", 0, {}, number % 100 == 0)
-    explain = "EXPLAIN QUERY PLAN " if sql_url.startswith("sqlite") else "EXPLAIN "
+    explain = "EXPLAIN QUERY PLAN " if url.startswith("sqlite") else "EXPLAIN "
 
     def plan(connection: Any) -> str:
         page = Page(ENTRY, ENTRY, beyond=False, size=20, only_open=True)
@@ -176,4 +156,3 @@ def test_the_plan_names_the_index(sql_url: str) -> None:
             return before + str(store._rows(connection, page))
 
     assert store.using(plan).count(OPEN) == 2
-    store.close()

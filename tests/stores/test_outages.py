@@ -96,16 +96,6 @@ def test_a_server_that_restarted_meanwhile_is_not_even_noticed(server: Server, s
     assert store.swap("key", version, "on") > version
 
 
-def test_a_server_that_comes_back_empty_is_used_empty(server: Server, store: Store) -> None:
-    version = store.swap("key", 0, "lost")
-    server.stop()
-    server.empty()
-    server.start()
-    assert store.load("key") is None
-    assert store.swap("key", version, "late") == 0
-    assert store.swap("key", 0, "new") > version
-
-
 def test_an_emptied_database_is_used_empty(server: Server, store: Store) -> None:
     """Emptied under open connections, which is noticed by at most one operation."""
     version = store.swap("key", 0, "lost")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 
 import pytest
 
@@ -47,14 +46,6 @@ def taken(pool: ConnectionPool, number: int) -> None:
             taken(pool, number - 1)
 
 
-def test_one_after_the_other_takes_the_same_connection() -> None:
-    opened = Opened()
-    for _ in range(3):
-        with opened.pool.connection() as connection:
-            assert connection is opened.all[0]
-    assert len(opened.all) == 1
-
-
 def test_a_few_are_kept_and_the_others_closed() -> None:
     opened = Opened()
     taken(opened.pool, MOST)
@@ -93,24 +84,3 @@ def test_a_connection_that_comes_back_to_a_closed_pool_is_closed() -> None:
         opened.pool.close()
         assert opened.open == 1
     assert opened.open == 0
-
-
-def test_threads_never_share_a_connection() -> None:
-    opened = Opened()
-    users: dict[int, int] = {}
-    shared: list[int] = []
-
-    def work() -> None:
-        for _ in range(300):
-            with opened.pool.connection() as connection:
-                me = threading.get_ident()
-                if users.setdefault(id(connection), me) != me:
-                    shared.append(me)
-                del users[id(connection)]
-
-    threads = [threading.Thread(target=work) for _ in range(MOST)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert shared == []

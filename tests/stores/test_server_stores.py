@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,19 +25,6 @@ from tests.stores_servers import PostgresServer, RedisServer
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.fixture(params=["postgres", "redis"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    own = {"memory": "memory://together", "sqlite": f"sqlite:///{tmp_path}/fleet.db"}
-    return own.get(request.param) or request.getfixturevalue(f"{request.param}_url")
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    store = open_store(url)
-    yield store
-    store.close()
-
-
 @pytest.fixture
 def sql(postgres_url: str) -> Iterator[Callable[..., Any]]:
     """Run a statement in the schema of the test; its rows, if it has any."""
@@ -51,6 +37,9 @@ def sql(postgres_url: str) -> Iterator[Callable[..., Any]]:
         yield run
 
 
+ON_SERVERS = pytest.mark.parametrize("url", ["postgres", "redis"], indirect=True)
+
+
 # -- many processes
 
 
@@ -59,7 +48,6 @@ MANY = pytest.param(16, 1000, marks=[pytest.mark.long, pytest.mark.timeout(900)]
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("url", ["sqlite", "postgres", "redis"], indirect=True)
 @pytest.mark.parametrize(("processes", "increments"), [(8, 200), MANY])
 def test_no_increment_of_many_processes_is_lost(
     python: Start, url: str, processes: int, increments: int
@@ -74,7 +62,6 @@ def test_no_increment_of_many_processes_is_lost(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("url", ["sqlite", "postgres", "redis"], indirect=True)
 def test_a_forked_child_uses_connections_of_its_own(store: Store, url: str) -> None:
     use_in_forked_child(store, url)
 
@@ -141,6 +128,7 @@ def test_postgres_is_not_asked_whether_it_is_there_while_it_is_busy(
 # -- the server's clock
 
 
+@ON_SERVERS
 def test_the_clock_of_this_host_decides_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = store.now()
     version = store.swap("key", 0, 1, expires_at=now + 600)
@@ -154,6 +142,7 @@ def test_the_clock_of_this_host_decides_nothing(store: Store, monkeypatch: pytes
         assert store.load(f"short {error}") is None
 
 
+@ON_SERVERS
 @pytest.mark.parametrize("expires_at", [-1e300, -1.0, 0.0, 1e10, 1e18, 1e300])
 def test_any_time_is_a_time_to_expire_at(store: Store, expires_at: float) -> None:
     version = store.swap("key", 0, 1, expires_at=expires_at)

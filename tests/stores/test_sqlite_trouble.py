@@ -114,33 +114,6 @@ def test_a_full_disk_is_unavailable(store: Store, path: Path) -> None:
     assert store.swap("key", version, 2)
 
 
-def test_expired_rows_are_removed_in_passing_some_at_a_time(
-    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("prefect_resilience.stores.sql.PURGE_PAUSE", 0.0)
-    past = store.now() - 1
-    store.swap("first", 0, 1)
-    with sqlite3.connect(path) as connection:
-        rows = [(f"old/{n}", n + 1, "1", past) for n in range(120)]
-        connection.executemany(
-            "INSERT INTO prefect_resilience_documents (key, version, value, expires_at) VALUES (?, ?, ?, ?)",
-            rows,
-        )
-
-    def remaining() -> int:
-        with sqlite3.connect(path) as connection:
-            return connection.execute("SELECT count(*) FROM prefect_resilience_documents").fetchone()[0] - 1
-
-    counts = [remaining()]
-    version = 0
-    while counts[-1]:
-        version = store.swap("second", version, 1)
-        counts.append(remaining() - 1 if remaining() else 0)
-        assert 0 <= counts[-2] - counts[-1] <= 50
-        assert len(counts) < 6
-    assert counts == [120, 70, 20, 0]
-
-
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_versions_grow_though_the_clock_is_set_back(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

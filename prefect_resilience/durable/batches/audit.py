@@ -52,9 +52,7 @@ class AuditEntry(BaseModel, frozen=True):
 
     `at` and `next_at` are seconds since the epoch, by the store's clock. `asked` is the request: "auto", a
     strategy, "prune" or "settle"; `force`: with force. `by` is the user and host, or the flow run and the
-    automation that created it; `acting_run` the id of that flow run. `why` is the reason of the package,
-    `reason` the one that the caller gave.
-    `state_id`: the state that reschedules the flow run.
+    automation that created it. `why` is the reason of the package, `reason` the one that the caller gave.
     """
 
     id: str
@@ -67,9 +65,7 @@ class AuditEntry(BaseModel, frozen=True):
     reason: str | None = None
     flow_run_id: str | None = None
     next_at: float | None = None
-    state_id: str | None = None
     force: bool = False
-    acting_run: str | None = None
 
 
 def said(text: str | None) -> str | None:
@@ -246,16 +242,16 @@ def archived_effects(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:
     return sorted(archived, key=lambda one: (one["archived_at"], one["effect"]["first_at"]))
 
 
-def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bool) -> str:
+def clear(ledger: Ledger, batch_id: str, *, why: str, by: str) -> str:
     """Archive every effect of a batch, then remove those that were certainly not done, or may be repeated.
 
-    Effects that are done stay, so that they are not done again. External effects in doubt stay too, unless
-    `forget_doubts`. Returns what it did, in words. It may be killed and repeated.
+    Effects that are done stay, so that they are not done again. External effects in doubt stay too. Returns
+    what it did, in words. It may be killed and repeated.
     """
     removed, counted, doubts = 0, 0, list[str]()
     copies = _archive(ledger, batch_id, why, by)
     for place, document in copies:
-        if _may_go(ledger, document.value, forget_doubts):
+        if _may_go(ledger, document.value):
             # An effect that has changed since is in use again, and stays.
             gone = ledger.store.delete(place, document.version)
             removed += gone
@@ -269,10 +265,10 @@ def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bo
     return f"{plural(len(copies), 'effect')} archived, {removed} of them removed; {rest}"
 
 
-def _may_go(ledger: Ledger, document: EffectDocument, forget_doubts: bool) -> bool:
+def _may_go(ledger: Ledger, document: EffectDocument) -> bool:
     if document["state"] not in ("intended", "unknown", "failed") or ledger.is_busy(document):
         return False
-    return document["state"] == "failed" or document["kind"] != "external" or forget_doubts
+    return document["state"] == "failed" or document["kind"] != "external"
 
 
 def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:

@@ -12,7 +12,6 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 LONGEST = 200
 
 named_batch: ContextVar[tuple[str, str] | None] = ContextVar("prefect_resilience_batch", default=None)
-"""The batch of the `with batch(...)` around this code, and the unique id of the block."""
 """The batch of the enclosing `with batch(...)`, and the id of that block."""
 
 _carrier: Callable[[str], AbstractContextManager[object]] = nullcontext

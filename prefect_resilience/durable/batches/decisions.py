@@ -27,7 +27,6 @@ from prefect_resilience.durable.batches.strategies import (
 from prefect_resilience.durable.sagas.compensations import (
     NotUndone,
     RollbackReport,
-    first_names,
     in_words,
     not_undone,
 )
@@ -46,7 +45,6 @@ class RecoveryRequest:
     strategy: str = AUTO
     to: str | None = None
     force: bool = False
-    forget_doubts: bool = False
     policy: RecoveryPolicy | None = None
     """None: the policy of the run's flow, else the default."""
 
@@ -88,9 +86,8 @@ class BatchRun:
     """How often it began."""
     asks_for_recovery: bool = False
     """Whether its flow or its deployment allows automatic recovery."""
-    stranded: bool = False
     in_process: bool = False
-    """Whether it waits for a retry in its process; `stranded`: which is gone; then `type` is CRASHED."""
+    """Whether it waits for a retry in its process. If that is gone, `type` is CRASHED."""
 
     @property
     def ended_badly(self) -> bool:
@@ -119,8 +116,6 @@ class BatchSnapshot:
     """The archived effects in words, if the ledger has none of the batch any more."""
     not_recorded: str | None = None
     """Why the ledger does not have all records that Prefect has of the batch."""
-    busy_in: str = ""
-    """The process of the first effect in progress, and how old its last heartbeat is."""
 
     @property
     def trail(self) -> RecoveryTrail:
@@ -195,21 +190,7 @@ def hint_for(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> Reco
     if asked.force and ended is not None and ended.state not in ENDED_BADLY:
         ended = RunEnd("CRASHED")
     policy = asked.policy or (run.policy if run is not None else None) or RecoveryPolicy()
-    hint = recovery_hint(seen.effects, ended, seen.trail, policy, seen.now, chance)
-    return _doubts_in_run(seen, run) if hint is None and run is not None else hint
-
-
-def _doubts_in_run(seen: BatchSnapshot, run: BatchRun) -> RecoveryHint | None:
-    """The hint for effects in doubt of a run that seems to be running: a process of it is gone."""
-    doubts = tuple(effect.key for effect in seen.effects if effect.state == "unknown")
-    if not doubts or run.type == "COMPLETED":
-        return None
-    why = (
-        f"its flow run {run.name!r} is {run.state}, but the process that began "
-        f"{first_names([*map(repr, doubts)])} is gone: if the run's process is gone too, settle each with "
-        f"`prefect-resilience batches settle`, then recover with force; else wait for its end"
-    )
-    return RecoveryHint(strategy="manual_only", why=why, waiting=doubts, resume_from=doubts[0])
+    return recovery_hint(seen.effects, ended, seen.trail, policy, seen.now, chance)
 
 
 def decide(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryReport:
@@ -235,7 +216,11 @@ def decide(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> Recove
 
 def _refusal(seen: BatchSnapshot, asked: RecoveryRequest) -> RecoveryReport | None:
     if seen.busy:
-        return decided(seen, None, "refused", f"its effect {seen.busy[0]!r} is in progress{seen.busy_in}")
+        why = (
+            f"its effect {seen.busy[0]!r} is in progress: wait for its end; if its process hangs, end it, "
+            "or settle the effect with force"
+        )
+        return decided(seen, None, "refused", why)
     run = seen.run
     if run is None or asked.force or run.type in ENDED_BADLY | {"COMPLETED"}:
         return None

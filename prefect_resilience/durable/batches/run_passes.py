@@ -10,13 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Literal
+from itertools import pairwise
+from typing import Literal
 
 from prefect_resilience.base.text import utc_text
-
-if TYPE_CHECKING:
-    from prefect_resilience.durable.batches.audit import AuditEntry
 
 Cause = Literal[
     "schedule",
@@ -117,7 +114,6 @@ class _Going:
 def passes_of(
     states: Iterable[RunState],
     origin: RunOrigin | None = None,
-    audit: Sequence[AuditEntry] = (),
     run_count: int | None = None,
 ) -> tuple[RunPass, ...]:
     """The passes of a flow run, the first one first; none before it has begun.
@@ -125,7 +121,6 @@ def passes_of(
     Args:
         states: All states of the flow run, in any order.
         origin: How it was created, which tells who started the first pass.
-        audit: The audit log of its batch, which tells who recovered it, and why.
         run_count: How often it began, by the API. If that agrees with the states, each pass has the `count`
             of its task runs.
     """
@@ -135,7 +130,7 @@ def passes_of(
         end = going.end or RunState("", "", 0.0)
         start = _first(going, origin or RunOrigin())
         if number > 1:
-            start = _again(going, read[number - 2], audit)
+            start = _again(going, read[number - 2])
         passes.append(
             RunPass(
                 number=number,
@@ -214,7 +209,7 @@ def _first(going: _Going, origin: RunOrigin) -> Start:
     return Start("unknown", "", message, at)
 
 
-def _again(going: _Going, before: _Going, audit: Sequence[AuditEntry]) -> Start:
+def _again(going: _Going, before: _Going) -> Start:
     """What started a later pass: the last state that scheduled it, and who set that state."""
     states = going.before
     scheduled = [state for state in states if state.type == "SCHEDULED" and state.name not in _WAITING]
@@ -222,7 +217,8 @@ def _again(going: _Going, before: _Going, audit: Sequence[AuditEntry]) -> Start:
         return Start("unknown", at=states[-1].at if states else None)
     latest = scheduled[-1]
     if recovered := _RECOVERED.match(latest.message):
-        return _start_of_recovery(latest, recovered, audit)
+        by, why = recovered.groups()
+        return Start("recovery", by, why, latest.at)
     message = latest.message
     if message.startswith("Retry from the UI"):
         return Start("retry button", at=latest.at)
@@ -235,17 +231,6 @@ def _again(going: _Going, before: _Going, audit: Sequence[AuditEntry]) -> Start:
         pending = any(state.type == "PENDING" for state in states if state.at >= latest.at)
         return Start("worker" if pending else "flow retry", "", message, latest.at)
     return Start("unknown", "", message, latest.at)
-
-
-def _start_of_recovery(state: RunState, told: re.Match[str], audit: Sequence[AuditEntry]) -> Start:
-    by, why = told.groups()
-    entry = next((candidate for candidate in audit if candidate.state_id == state.id), None)
-    if entry is not None:
-        by, why = entry.by, entry.why or why
-        # An automation passes the beginning of the hint as its reason.
-        if entry.reason and not why.startswith(entry.reason):
-            why = f"{entry.reason}; {why}"
-    return Start("recovery", by, why, state.at)
 
 
 # Task runs that a killed process left Running or Pending, and that nothing will ever finish.
@@ -289,7 +274,6 @@ def left_behind(
     passes: Sequence[RunPass],
     now: float,
     *,
-    heartbeats: Iterable[float] = (),
     only_crashed: bool = False,
     settles: float = SETTLES,
 ) -> dict[str, str]:
@@ -299,15 +283,13 @@ def left_behind(
         runs: Unfinished task runs of one flow run.
         passes: The passes of that flow run.
         now: The time.
-        heartbeats: When the flow run sent heartbeats. One after the end of a pass shows that the process
-            lives although the run is Crashed: its task runs are left.
         only_crashed: Leave those of passes that ended without a crash: their process may still live.
         settles: The seconds without a change after which a task run is closed.
     """
-    alive, lost = _alive(passes, heartbeats), dict[str, str]()
+    lost: dict[str, str] = {}
     for run in runs:
         run_pass = pass_of_task_run(passes, run.count, run.since)
-        if run.elsewhere or run.type not in UNFINISHED or run_pass is None or run_pass.number in alive:
+        if run.elsewhere or run.type not in UNFINISHED or run_pass is None:
             continue
         if (run_pass.crashed or not only_crashed) and _is_over(run_pass, run, now, settles):
             lost[run.id] = _message(run, run_pass)
@@ -322,17 +304,6 @@ def _is_over(one: RunPass, run: UnfinishedRun, now: float, settles: float) -> bo
     if run.since > one.ended + SKEW:  # its state changed after the end: a process of that pass lived
         return now - run.since >= max(LONG, settles)
     return now - max(one.ended, run.since) >= settles
-
-
-def _alive(passes: Sequence[RunPass], heartbeats: Iterable[float]) -> set[int]:
-    """The passes with a heartbeat after their end and before the next pass."""
-    beats = [*heartbeats]
-    numbers: set[int] = set()
-    for run_pass, after in zip_longest(passes, passes[1:]):
-        until = float("inf") if after is None else after.began - SKEW
-        if run_pass.ended is not None and any(run_pass.ended + SKEW < beat < until for beat in beats):
-            numbers.add(run_pass.number)
-    return numbers
 
 
 def _message(run: UnfinishedRun, one: RunPass) -> str:

@@ -10,7 +10,6 @@ from cyclopts import App, Parameter
 
 from prefect_resilience.base.text import plural
 from prefect_resilience.durable.batches.edge import known
-from prefect_resilience.durable.batches.edge.listing import in_order
 from prefect_resilience.durable.batches.edge.status import BatchStatus, batch_status
 from prefect_resilience.durable.batches.strategies import Strategy
 from prefect_resilience.durable.effects.ledger import open_ledger
@@ -38,39 +37,32 @@ app: App = App(name="batches", version_flags=[])
 @app.command(name="list")
 def list_all(
     *,
-    open: Flag = False,
-    archived: Flag = False,
     all: Flag = False,
     since: str = "30d",
     limit: options.Limit = 100,
     how: options.Answering = options.ANSWERING,
 ) -> int:
-    """Show the batches: those in doubt, then other open ones, then the rest; in each group the newest first.
+    """Show the open batches, those in doubt first, and the flow runs that failed or crashed.
 
-    A flow run that failed or crashed is in the list even if it has no effects, but not among the open ones.
+    A batch is open if an effect is not settled, or if its flow run failed or crashed after some were done.
 
-    Example: prefect-resilience batches list --open
+    Example: prefect-resilience batches list
 
     Args:
-        open: Only open batches: an effect is not settled, or the flow run failed or crashed after some were.
-        archived: Show archived and abandoned batches instead.
-        all: Read a ledger with more than 10,000 effects, too. Without it, only its open batches are shown.
+        all: Show finished batches, too. This reads every effect of the ledger.
         since: How far to look back for failed or crashed flow runs: a span, or a time.
         limit: The largest number of batches to show.
     """
-    if open and archived:
-        raise ConfigurationError("--open and --archived cannot be combined: an archived batch is settled")
     back = options.since("--since", since)
     with how.at_store() as url:
-        listed, every = rows.find(url, archived=archived, only_open=open, every=all, since=back, limit=limit)
+        listed, batches = rows.find(url, every=all, since=back, limit=limit)
     if listed:
-        more = f"The first {limit} of " if every.counts.total > limit else ""
-        parts = [look.table(rows.COLUMNS, listed), more + rows.counts_line(every, url)]
+        more = f"The first {limit} of " if batches.counts.total > limit else ""
+        parts = [look.table(rows.COLUMNS, listed), more + rows.counts_line(batches, url)]
     else:
-        kind = "open " if open or every.left_out else "archived " if archived else ""
-        parts = [f"There are no {kind}batches in {redact(url)}."]
+        parts = [f"There are no {'' if all else 'open '}batches in {redact(url)}."]
     how.answer([row.as_json for row in listed], *parts)
-    for sentence in rows.caveats(every):
+    for sentence in rows.caveats(batches):
         look.say(sentence)
     return 0
 
@@ -179,17 +171,12 @@ def rollback(batch: Id, /, *, to: str | None = None, how: options.Recovering = o
 
 
 @app.command
-def abandon(
-    batch: Id, /, *, forget_doubts: Flag = False, how: options.Recovering = options.RECOVERING
-) -> int:
+def abandon(batch: Id, /, *, how: options.Recovering = options.RECOVERING) -> int:
     """Abandon a batch: its effects are archived, and effects that were never done leave the ledger.
 
     Example: prefect-resilience batches abandon invoices-2026-11 --reason "sent manually"
-
-    Args:
-        forget_doubts: Also abandon effects in doubt: a later run of the batch may then do them a second time.
     """
-    return _carry_out(how, ("abandoned",), "abandon", batch, forget_doubts=forget_doubts)
+    return _carry_out(how, ("abandoned",), "abandon", batch)
 
 
 @app.command
@@ -205,11 +192,11 @@ def prune(*, older_than: str, how: options.Planning = options.PLANNING) -> int:
     before = options.since("--older-than", older_than)
     columns: look.Columns = {"batch": "batch_id", "effects": "total", "last": "last_at"}
     with how.at_store() as url:
-        prune = partial(known.pruning, before, store=url)
+        prune = partial(known.prune, before, store=url)
         batches, sentence = how.sweep(
             "archive", "batch", "batches", columns, lambda dry_run: prune(dry_run=dry_run)
         )
-    return how.answer([rows.BatchRow(batch).as_json for batch in in_order(batches)], sentence)
+    return how.answer([rows.BatchRow(batch).as_json for batch in batches], sentence)
 
 
 # -- helpers of several commands

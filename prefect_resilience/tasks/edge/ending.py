@@ -31,7 +31,6 @@ from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.base.outcomes import has_loop
 from prefect_resilience.base.process import at_exit, start_thread
 from prefect_resilience.base.text import utc_text
-from prefect_resilience.durable.batches.audit import Audit, AuditEntry
 from prefect_resilience.durable.batches.edge.closing import close_left_behind
 from prefect_resilience.durable.batches.edge.flow_runs import ERROR_LABEL, label_of_error
 from prefect_resilience.durable.batches.edge.status import hint_of
@@ -259,8 +258,7 @@ class EndOfRun:
             self.until = time.monotonic() + LOOKS
             run = self._read("the run", run, client.read_flow_run, run.id)
             states = self._read("its states", [], states_of, client, run.id)
-            audit = self._read("who recovered it", (), _audit_of, run)
-            passes = passes_of(states, reading.origin_of(run), audit, run.run_count)
+            passes = passes_of(states, reading.origin_of(run), run.run_count)
             if len(passes) > 1:  # before the task runs are read
                 close = partial(close_left_behind, settles=CLOSING_SETTLES, within=CLOSING)
                 self._read("unfinished task runs", None, close, client, run)
@@ -292,10 +290,6 @@ class EndOfRun:
             if time.monotonic() >= until or _ending.wait(EVERY):
                 self.missing.append("the latest events, which the API had not received yet")
                 return
-
-
-def _audit_of(run: FlowRun) -> tuple[AuditEntry, ...]:
-    return Audit(open_ledger(), batch_of_flow_run(run)).entries()
 
 
 def _letters_of(flow_run_ids: set[str], since: datetime) -> tuple[tuple[str, str, str], ...]:

@@ -85,6 +85,10 @@ def refused(why: str, next_at: float | None = None) -> Decided:
     return Decided(None, "refused", why, next_at)
 
 
+BUSY = (
+    "its effect 'x' is in progress: wait for its end; if its process hangs, end it, or settle the effect "
+    "with force"
+)
 WAITS = "its flow run 'brave-hare' is Late and already waits for a worker"
 IN_PROCESS = (
     "its flow run 'brave-hare' is AwaitingRetry and waits in its process for a retry: use force if that "
@@ -120,7 +124,7 @@ def nothing(why: str) -> Decided:
 
 
 IN_THE_WAY = [
-    ("somebody is busy", seen(run("Crashed"), busy=("x", "y")), "its effect 'x' is in progress", None),
+    ("somebody is busy", seen(run("Crashed"), busy=("x", "y")), BUSY, None),
     ("scheduled", seen(run("Late", "SCHEDULED", next_at=NEXT)), WAITS, NEXT),
     (
         "a retry in the process",
@@ -332,7 +336,7 @@ ASKED_FOR: list[tuple[str, BatchSnapshot, RecoveryRequest, Decided]] = [
     ("after two recoveries", AFTER_TWO, RecoveryRequest("restart", policy=EVEN), rescheduled(REQUESTED)),
     ("though it is off", AFTER_TWO, RecoveryRequest("restart", policy=OFF), rescheduled(REQUESTED)),
     # force
-    ("busy, by force", seen(run("Running"), busy=("x",)), FORCED, refused("its effect 'x' is in progress")),
+    ("busy, by force", seen(run("Running"), busy=("x",)), FORCED, refused(BUSY)),
     (
         "completed, taken for crashed by force",
         seen(run("Completed"), DONE),

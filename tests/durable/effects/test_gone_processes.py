@@ -15,7 +15,7 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun
 from prefect.events import emit_event
 from prefect.events.worker import EventsWorker
-from prefect.states import AwaitingRetry, Cancelling, Completed, Crashed, Failed, Pending, Running
+from prefect.states import AwaitingRetry, Cancelling, Completed, Crashed, Failed, Running
 from prefect.types._datetime import now
 
 from prefect_resilience.durable.batches.edge import closing, recovery
@@ -26,8 +26,8 @@ from prefect_resilience.durable.batches.edge.flow_runs import (
     is_stranded,
     runs_that_ended_badly,
 )
-from prefect_resilience.durable.batches.edge.known import find_batches
-from prefect_resilience.effects import batch_status, recover
+from prefect_resilience.durable.batches.edge.listing import find_batches
+from prefect_resilience.effects import recover
 from prefect_resilience.operations import crash_silent_runs
 from prefect_resilience.operations.diagnosis import server as checks
 from tests.durable.effects.test_recovery import put
@@ -196,18 +196,6 @@ def test_a_recovery_waits_until_the_worker_has_released_the_run(
 
 
 # -- who did it, and what is known of a process
-
-
-@pytest.mark.parametrize("state", [Running(), Pending()])
-def test_a_doubt_in_a_run_that_seems_to_run_has_a_hint(run_in: Any, state: Any) -> None:
-    """The process that began the effect is dead, and nothing has told the run's state."""
-    run_id = str(run_in(state))
-    put(run_id, a="done", b="intended", c="unknown")
-    hint = batch_status(run_id).hint
-    assert hint is not None
-    assert (hint.strategy, hint.automatic, hint.waiting) == ("manual_only", False, ("b", "c"))
-    assert "prefect-resilience batches settle" in hint.why
-    assert recover(run_id).action == "refused", "the run may still go on"
 
 
 # -- runs whose heartbeats stopped are called crashed, and no others

@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.durable.batches.audit import AuditEntry
 from prefect_resilience.durable.batches.run_passes import (
     FINAL_TYPES,
     RECOVERED,
     SETTLES,
-    SKEW,
     RunOrigin,
     RunState,
     Start,
@@ -44,11 +42,8 @@ def states(*named) -> list[RunState]:
     return made
 
 
-def starts(*named, origin=None, audit=()) -> list[tuple[str, str, str]]:
-    return [
-        (one.start.cause, one.start.who, one.start.why)
-        for one in passes_of(states(*named), origin, audit=audit)
-    ]
+def starts(*named, origin=None) -> list[tuple[str, str, str]]:
+    return [(one.start.cause, one.start.who, one.start.why) for one in passes_of(states(*named), origin)]
 
 
 BY = "automation 'prefect-resilience: recover crashed runs' in flow run 'recover 1b'"
@@ -125,32 +120,6 @@ def test_a_pause_is_part_of_its_pass_and_a_suspension_is_not():
         ("program", "Resuming"),
         ("resumed", "Completed"),
     ]
-
-
-def test_the_audit_log_says_more_than_the_state():
-    def entry(**changes) -> AuditEntry:
-        known = {
-            "id": "e",
-            "at": AT,
-            "by": BY,
-            "asked": "auto",
-            "outcome": "rescheduled",
-            "why": "its run crashed",
-        }
-        return AuditEntry(**{**known, **changes})
-
-    named = ("Pending", "Running", "Crashed", RECOVERY, "Pending", "Running")
-    mine = entry(state_id="s3", reason="its worker was killed", by="ada")
-    assert starts(*named, audit=[entry(), mine])[1] == (
-        "recovery",
-        "ada",
-        "its worker was killed; its run crashed",
-    )
-    # An automation's reason is what the hint begins with.
-    same = entry(state_id="s3", reason="its run crashed", why="its run crashed; no external effect is done")
-    assert starts(*named, audit=[same])[1][2] == "its run crashed; no external effect is done"
-    others = [entry(by="ada"), entry(outcome="refused"), entry(state_id="another")]
-    assert starts(*named, audit=others)[1] == ("recovery", BY, "its run crashed: the process is gone")
 
 
 # -- properties
@@ -232,14 +201,6 @@ def test_what_has_not_settled_is_left():
     assert closed(unfinished("Running", 24, count=1), passes(*KILLED), 24 + SETTLES - 1) == []
     assert closed(unfinished("Running", 24, count=1), passes(*KILLED), 24 + SETTLES)
     assert closed(unfinished(count=1), passes(*KILLED), 20 + 50, settles=60) == []
-
-
-def test_a_run_that_gave_a_sign_of_life_after_its_end_is_left():
-    assert closed(unfinished(count=1), passes(*KILLED), 400, heartbeats=[AT + 200]) == []
-    assert closed(unfinished(count=1), passes(*KILLED), 400, heartbeats=[AT + 20 + SKEW, AT])
-    # Once another pass has begun, signs of life are its own.
-    assert closed(unfinished(count=1), passes(*AGAIN), 400, heartbeats=[AT + 200])
-    assert closed(unfinished(count=1), passes(*AGAIN), 400, heartbeats=[AT + 28]) == []
 
 
 def test_a_pass_whose_end_was_not_reported():

@@ -113,7 +113,7 @@ WRONG: list[tuple[str, str]] = [
     ("adopt nowhere.py", "There is no nowhere.py"),
     ("circuts list", 'Did you mean "circuits"?'),
     ("batches lst", 'Did you mean "list"?'),
-    ("batches list --opne", "--open"),
+    ("batches list --al", "--all"),
 ]
 
 # What takes the name of nothing that has to be there: times, files to be written, what there is as a whole.

@@ -23,7 +23,6 @@ from prefect_resilience.base.drive import answers
 from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.edge.flow_runs import (
     events_since,
-    read_events,
     retries_in_process,
     retry_at,
     stranded_runs,
@@ -35,7 +34,6 @@ from prefect_resilience.durable.batches.run_passes import (
     SETTLES,
     SKEW,
     UNFINISHED,
-    RunPass,
     UnfinishedRun,
     left_behind,
     passes_of,
@@ -92,7 +90,6 @@ def close_left_behind(
         unfinished,
         passes,
         time.time(),
-        heartbeats=_heartbeats(client, flow_run.id, passes),
         only_crashed=only_crashed,
         settles=settles,
     )
@@ -149,15 +146,6 @@ def _as_unfinished(run: TaskRun) -> UnfinishedRun:
         count=run.flow_run_run_count,
         elsewhere=bool(details.deferred) or details.child_flow_run_id is not None,
     )
-
-
-def _heartbeats(client: SyncPrefectClient, flow_run_id: UUID, passes: Iterable[RunPass]) -> list[float]:
-    """When the flow run sent heartbeats, since the end of its first pass."""
-    ends = [run_pass.ended for run_pass in passes if run_pass.ended is not None]
-    if not ends:
-        return []
-    events = read_events(client, _heartbeats_since([flow_run_id], min(ends)))
-    return [parse_datetime(event["occurred"]).timestamp() for event in events]
 
 
 def _heartbeats_since(flow_run_ids: Iterable[UUID], since: float) -> dict[str, Any]:

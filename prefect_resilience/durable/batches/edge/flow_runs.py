@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -49,6 +49,7 @@ RECOVERY_LABEL = "prefect-resilience.recovery"
 """The recovery policy of such a run, as JSON."""
 ERROR_LABEL = "prefect-resilience.error"
 """The error of a run with the id of its state, as JSON. The API has only a message in the state itself."""
+M = TypeVar("M", bound=BaseModel)
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -97,11 +98,9 @@ def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
         return [_batch_run(run, stranded=is_lost) for run, is_lost in runs if OWN_TAG not in run.tags][:most]
 
 
-def run_again(run_id: UUID, at: float | None, why: str) -> tuple[str | None, str | None]:
-    """Reschedule the same flow run at `at` (seconds since the epoch; None: now).
-
-    Returns why the API rejected it, and the id of the new state. Raises ApiUnavailable.
-    """
+def run_again(run_id: UUID, at: float | None, why: str) -> str | None:
+    """Reschedule the same flow run at `at` (seconds since the epoch; None: now). Returns why the API rejected
+    it. Raises ApiUnavailable."""
     moment = None if at is None else datetime.fromtimestamp(at, UTC)
     with _asking() as client:
         if retries_in_process(client.read_flow_run(run_id)):
@@ -109,9 +108,9 @@ def run_again(run_id: UUID, at: float | None, why: str) -> tuple[str | None, str
             client.set_flow_run_state(run_id, Crashed(message="Its process is gone."))
         answer = client.set_flow_run_state(run_id, AwaitingRetry(scheduled_time=moment, message=redact(why)))
     if answer.status is SetStateStatus.ACCEPT:
-        return None, None if answer.state is None else str(answer.state.id)
+        return None
     reason = getattr(answer.details, "reason", None) or f"the API answered {answer.status.value}"
-    return redact(str(reason)), None
+    return redact(str(reason))
 
 
 _asking = partial(asking, ApiUnavailable, "the Prefect API is unavailable", (ObjectNotFound,))
@@ -135,13 +134,12 @@ def _batch_run(run: FlowRun, *, stranded: bool = False) -> BatchRun:
         deployed=run.deployment_id is not None,
         next_at=None if scheduled is None else scheduled.timestamp(),
         ended=RunEnd(kind, error),
-        policy=_policy_on(run),
+        policy=_on_label(run, RECOVERY_LABEL, RecoveryPolicy),
         inner=run.parent_task_run_id is not None,
         labels=run.labels,
         pool=run.work_pool_name,
         run_count=run.run_count,
         asks_for_recovery=RECOVERY_TAG in run.tags or RECOVERY_LABEL in run.labels,
-        stranded=stranded,
         in_process=retries_in_process(run),
     )
 
@@ -159,28 +157,18 @@ class ErrorOnRun(BaseModel):
 
 
 def _error_on(run: FlowRun) -> ErrorInfo | None:
-    written = run.labels.get(ERROR_LABEL)
-    if not isinstance(written, str) or run.state is None:
+    recorded = _on_label(run, ERROR_LABEL, ErrorOnRun)
+    if recorded is None or run.state is None or recorded.state != run.state.id:
         return None
+    return recorded.error
+
+
+def _on_label(run: FlowRun, label: str, model: type[M]) -> M | None:
+    """The model that a label has as JSON; None without it, or if another version, or a person, wrote it."""
     try:
-        recorded = ErrorOnRun.model_validate_json(written)
-    except ValueError:  # another version, or a person, wrote it
+        return model.model_validate_json(str(run.labels.get(label)))
+    except (ValueError, ConfigurationError):
         return None
-    return recorded.error if recorded.state == run.state.id else None
-
-
-def _policy_on(run: FlowRun) -> RecoveryPolicy | None:
-    written = run.labels.get(RECOVERY_LABEL)
-    try:
-        return RecoveryPolicy.model_validate_json(written) if isinstance(written, str) else None
-    except (ValueError, ConfigurationError):  # another version, or a person, wrote it
-        return None
-
-
-def acting_run() -> str | None:
-    """The id of the flow run that calls."""
-    run = flow_run_around()
-    return None if run is None else str(run.id)
 
 
 def who() -> str:

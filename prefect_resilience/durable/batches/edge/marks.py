@@ -91,15 +91,6 @@ class PrefectMarks:
         ]
         return lost(document, token) or missing(document, effects, {}, completed)
 
-    def named_inside(self) -> set[str]:
-        """The batches with a name in which the flow run began external effects."""
-        with _asking() as client:
-            wanted = {
-                "tags": {"all_": [EXTERNAL_TAG]},
-                "flow_run_id": {"any_": _flow_runs(client, self.root)},
-            }
-            return {name for run in _search(client, wanted) if (name := named_in(run.tags)) is not None}
-
     def _runs(self, client: SyncPrefectClient) -> Iterator[TaskRun]:
         """Task runs whose function returned; replays, fallbacks and cached results have other state names."""
         tags = [EXTERNAL_TAG] if self._own else [EXTERNAL_TAG, TAG + self.batch_id]

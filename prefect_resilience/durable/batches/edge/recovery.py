@@ -30,21 +30,16 @@ from prefect_resilience.durable.batches.decisions import (
     rolled_back,
 )
 from prefect_resilience.durable.batches.edge.closing import close_after_recovery
-from prefect_resilience.durable.batches.edge.flow_runs import (
-    acting_run,
-    run_again,
-    wait_for_worker,
-    who,
-)
+from prefect_resilience.durable.batches.edge.flow_runs import run_again, wait_for_worker, who
 from prefect_resilience.durable.batches.edge.known import check_known
-from prefect_resilience.durable.batches.edge.status import look, not_recorded
+from prefect_resilience.durable.batches.edge.status import look
 from prefect_resilience.durable.batches.run_passes import RECOVERED
 from prefect_resilience.durable.batches.strategies import RESTARTS, RecoveryPolicy
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.owner import LEASE_SECONDS, QUIET_SECONDS
 from prefect_resilience.durable.sagas.edge.saga import rollback
 from prefect_resilience.durable.sagas.undo import SagaLog
-from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.exceptions import ConfigurationError, NotRecorded
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Store
 from prefect_resilience.telemetry.edge.events import emit
@@ -112,19 +107,17 @@ def abandon(
     *,
     reason: str | None = None,
     dry_run: bool = False,
-    forget_doubts: bool = False,
     force: bool = False,
     by: str | None = None,
     store: Store | str | None = None,
 ) -> RecoveryReport:
     """Give up a batch: archive its effects, then remove those that were never done from the ledger.
 
-    Effects that are done stay, so that no later run repeats them. External effects in doubt stay too, unless
-    `forget_doubts`: then a later run may repeat them. Afterwards `recover` with "auto" skips the batch until
+    Effects that are done stay, so that no later run repeats them. External effects in doubt stay too: settle
+    them first if a later run may repeat them. Afterwards `recover` with "auto" skips the batch until
     a strategy is named or one of its effects is begun again. Everything else is as in `recover`.
     """
-    request = RecoveryRequest("abandon", None, force, forget_doubts)
-    return _recover(batch_id, request, reason, dry_run, by, store)
+    return _recover(batch_id, RecoveryRequest("abandon", None, force), reason, dry_run, by, store)
 
 
 # -- one recovery
@@ -144,7 +137,7 @@ def _recover(
     if not snapshot.effects and snapshot.run is None:
         check_known(ledger, batch_id)
     if snapshot.not_recorded is not None and not asked.force:
-        raise not_recorded(snapshot)
+        raise NotRecorded(f"nothing was changed: {snapshot.not_recorded}")
     audit = Audit(ledger, snapshot.batch_id)
     if dry_run:
         report = decide(snapshot, asked, random.random())
@@ -153,12 +146,12 @@ def _recover(
         if report.action == "compensated":
             report = rolled_back(report, SagaLog(ledger, snapshot.batch_id).plan(asked.to), planned=True)
         return _final(report, entries_of(snapshot.log), dry_run=True)
-    entry = audit.claim(by or who(), asked.strategy, reason, force=asked.force, acting_run=acting_run())
+    entry = audit.claim(by or who(), asked.strategy, reason, force=asked.force)
     if entry is None:
         return _final(decided(snapshot, None, "refused", CLAIMED), audit.entries())
     try:
         snapshot, waited = _wait_until_settled(ledger, snapshot.batch_id, asked, progress or logger.info)
-        report, state_id = _carry_out(ledger, audit, entry, snapshot, asked)
+        report = _carry_out(ledger, audit, entry, snapshot, asked)
         if waited:
             why = f"{report.why}; waited {waited:.0f} s until its worker had released it"
             report = report.model_copy(update={"why": why})
@@ -166,8 +159,8 @@ def _recover(
         why = said(f"{type(error).__name__}: {error}") or ""
         audit.finish(entry.model_copy(update={"outcome": "error", "why": why}))
         raise
-    audit.finish(_entry(entry, report, state_id=state_id))
-    if state_id is not None and snapshot.run is not None and not snapshot.busy:
+    audit.finish(_entry(entry, report))
+    if report.action == "rescheduled" and snapshot.run is not None and not snapshot.busy:
         close_after_recovery(snapshot.run.id)
     report = _final(report, audit.entries())
     payload = report.model_dump(mode="json", exclude={"audit"})
@@ -177,26 +170,22 @@ def _recover(
 
 def _carry_out(
     ledger: Ledger, audit: Audit, entry: AuditEntry, seen: BatchSnapshot, asked: RecoveryRequest
-) -> tuple[RecoveryReport, str | None]:
-    """Act on the decision. Returns the report, and the id of the state that reschedules the run."""
+) -> RecoveryReport:
+    """Act on the decision. Returns the report."""
     report = decide(seen, asked, random.random())
     if report.action == "rescheduled":
         assert seen.run is not None
         if not audit.begin_restart(_entry(entry, report, outcome="started")):
-            return decided(seen, report.strategy, "refused", "another recovery has taken over"), None
+            return decided(seen, report.strategy, "refused", "another recovery has taken over")
         message = RECOVERED.format(by=entry.by, why=report.why)
-        refused, state_id = run_again(seen.run.id, report.next_at, message)
-        if refused is not None:
-            return decided(seen, report.strategy, "refused", refused), None
-        return report, state_id
+        refusal = run_again(seen.run.id, report.next_at, message)
+        return report if refusal is None else decided(seen, report.strategy, "refused", refusal)
     if report.action == "compensated":
-        done = rollback(seen.batch_id, to=asked.to, store=ledger.store)
-        return rolled_back(report, done), None
+        return rolled_back(report, rollback(seen.batch_id, to=asked.to, store=ledger.store))
     if report.action == "abandoned":
-        why = entry.reason or report.why
-        cleared = clear(ledger, seen.batch_id, why=why, by=entry.by, forget_doubts=asked.forget_doubts)
-        return decided(seen, report.strategy, "abandoned", f"{report.why}; {cleared}"), None
-    return report, None
+        cleared = clear(ledger, seen.batch_id, why=entry.reason or report.why, by=entry.by)
+        return decided(seen, report.strategy, "abandoned", f"{report.why}; {cleared}")
+    return report
 
 
 def _wait_until_settled(

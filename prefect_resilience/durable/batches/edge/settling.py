@@ -10,7 +10,7 @@ from typing import Any, Literal
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.batches.audit import Audit, said
 from prefect_resilience.durable.batches.batch import check_batch_id
-from prefect_resilience.durable.batches.edge.flow_runs import acting_run, who
+from prefect_resilience.durable.batches.edge.flow_runs import who
 from prefect_resilience.durable.batches.edge.known import check_here
 from prefect_resilience.durable.batches.edge.status import EffectStatus, batch_status
 from prefect_resilience.durable.effects.aliases import key_of_alias
@@ -90,8 +90,7 @@ def settle(
         verdict = Done(pack_told(result), external_id) if answer == "done" else NotDone()
         _end_doubt(log, effect, verdict, person, force)
     why = said(f"{key!r} {ANSWERS[answer]}") or ""
-    about = {"outcome": "settled", "why": why, "force": force, "acting_run": acting_run()}
-    Audit(ledger, batch_id).note(person, "settle", reason, **about)
+    Audit(ledger, batch_id).note(person, "settle", reason, outcome="settled", why=why, force=force)
     payload = {"batch_id": batch_id, "key": key, "answer": answer, "flow_run_id": effect.get("flow_run_id")}
     emit("effect.settled", "effect", key, {**payload, "by": person, "reason": said(reason)})
     return next(status for status in batch_status(batch_id, store=ledger.store).effects if status.key == key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,10 +24,9 @@ from prefect_resilience.durable.batches.strategies import RecoveryHint, Recovery
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState
 from prefect_resilience.durable.effects.opening import batch_document, lost
-from prefect_resilience.durable.effects.owner import PREFIX as OWNERS
 from prefect_resilience.durable.effects.policy import EffectKind, shown
 from prefect_resilience.durable.sagas.compensations import compensation_of
-from prefect_resilience.errors.exceptions import ConfigurationError, NotRecorded
+from prefect_resilience.errors.exceptions import NotRecorded
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Store
 
@@ -57,41 +55,23 @@ def check_recorded(ledger: Ledger, batch_id: str) -> None:
     """Raise NotRecorded if Prefect has records of a batch that the ledger does not have."""
     snapshot = look(ledger, batch_id)
     if snapshot.not_recorded is not None:
-        raise not_recorded(snapshot)
-
-
-class BatchElsewhere(NotRecorded, ConfigurationError):
-    """Prefect knows a batch with this name, and the ledger does not."""
-
-
-def not_recorded(seen: BatchSnapshot) -> NotRecorded:
-    """The error for a batch with records that the ledger does not have."""
-    if seen.named_after_run or seen.effects:
-        return NotRecorded(f"nothing was changed: {seen.not_recorded}")
-    problem = f"No batch or flow run {seen.batch_id!r} in this store, but Prefect knows it"
-    return BatchElsewhere(f"{problem}; nothing was changed: {seen.not_recorded}")
+        raise NotRecorded(f"nothing was changed: {snapshot.not_recorded}")
 
 
 def _not_recorded(ledger: Ledger, seen: BatchSnapshot, run: BatchRun, listed: bool) -> str | None:
     from prefect_resilience.durable.batches.edge.marks import PrefectMarks
     from prefect_resilience.durable.batches.edge.tags import store_name
 
-    def marks(name: str) -> PrefectMarks:
-        return PrefectMarks(name, (str(run.id), 2), store_name(ledger.store.url))
-
-    own = marks(seen.batch_id)
-    token = own.token_in(run.labels)
-    why, name = lost(batch_document(ledger, seen.batch_id), token), seen.batch_id
+    marks = PrefectMarks(seen.batch_id, (str(run.id), 2), store_name(ledger.store.url))
+    why = lost(batch_document(ledger, seen.batch_id), marks.token_in(run.labels))
     if why is None and not listed and seen.archived is None:
-        inside = own.named_inside() - {seen.batch_id} if seen.named_after_run else ()
-        gaps = ((marks(name).missing_from(ledger), name) for name in (seen.batch_id, *sorted(inside)))
-        why, name = next((gap for gap in gaps if gap[0] is not None), (None, name))
+        why = marks.missing_from(ledger)
     if why is None:
         return None
     return (
-        f"the store {redact(ledger.store.url)} does not have the records of batch {name!r}: {why}; set "
-        f"PREFECT_RESILIENCE_STORE_URL to the store that its run used; if that store lost them, check the "
-        f"receivers and continue with `prefect-resilience batches reopen {name}`"
+        f"the store {redact(ledger.store.url)} does not have the records of batch {seen.batch_id!r}: {why}; "
+        "set PREFECT_RESILIENCE_STORE_URL to the store that its run used; if that store lost them, check the "
+        f"receivers and continue with `prefect-resilience batches reopen {seen.batch_id}`"
     )
 
 
@@ -113,7 +93,7 @@ def hint_of(
 def snapshot_of(ledger: Ledger, batch_id: str) -> BatchSnapshot:
     """The state of a batch by its effects alone, which are not all in memory at a time."""
     effects: list[tuple[float, str, SeenEffect]] = []
-    busy: list[tuple[float, str, str]] = []
+    busy: list[tuple[float, str]] = []
     newest: EffectDocument | None = None
     for document, alive in ledger.each_effect(batch_id):
         undoes, place = "compensates" in document, (document["first_at"], document["key"])
@@ -121,8 +101,7 @@ def snapshot_of(ledger: Ledger, batch_id: str) -> BatchSnapshot:
         if not undoes or state_of(document, alive) == "unknown":
             effects.append((*place, _effect_seen(document, alive)))
         if alive:
-            held: Any = document["compensation"] if document["state"] == "compensating" else document
-            busy.append((*place, held["owner"]))
+            busy.append(place)
         if not undoes and (newest is None or document["intended_at"] > newest["intended_at"]):
             newest = document
     effects.sort(key=itemgetter(0, 1))
@@ -131,8 +110,7 @@ def snapshot_of(ledger: Ledger, batch_id: str) -> BatchSnapshot:
     return BatchSnapshot(
         batch_id,
         effects=tuple(effect for _, _, effect in effects),
-        busy=tuple(key for _, key, _ in sorted(busy)),
-        busy_in=_process_of(ledger, min(busy)[2]) if busy else "",
+        busy=tuple(key for _, key in sorted(busy)),
         run=None,
         named_after_run=run_id_of(batch_id) is not None,
         log=Audit(ledger, batch_id).document(),
@@ -141,16 +119,6 @@ def snapshot_of(ledger: Ledger, batch_id: str) -> BatchSnapshot:
         flow_run_id=None if newest is None else newest.get("flow_run_id"),
         archived=archive_in_words(len(done), done[-1]["archived_at"]) if done else None,
     )
-
-
-def _process_of(ledger: Ledger, owner: str) -> str:
-    """The process of an owner, and how old its last heartbeat is, as the end of a sentence."""
-    lease = ledger.store.load(OWNERS + owner)
-    if lease is None:
-        return ""
-    pid, host, beat = (lease.value.get(name) for name in ("pid", "host", "renewed_at"))
-    age = "" if beat is None else f", which sent its last heartbeat {ledger.store.now() - beat:.0f} s ago"
-    return f" in process {pid} on {host}{age}; if it hangs, end it, or settle the effect with force"
 
 
 def _effect_seen(document: EffectDocument, alive: bool) -> SeenEffect:
@@ -286,10 +254,10 @@ class BatchSummary:
     """The number of a batch's effects in each state. Times are seconds since the epoch.
 
     `unknown` includes effects whose compensation was cut off. Effects that compensate others are not counted.
-    `abandoned_at` is None unless the batch was abandoned and no effect was begun in it since. `archived_at`
-    is None unless the batch left the ledger. `flow_run_id` is the flow run of the newest effect. `ended`: the
-    state in which its flow run ended badly, such as "Crashed", if the API was asked for it. `uncounted`: it
-    has more effects that ended; `done`, `compensated` and the times do not include them.
+    `abandoned_at` is None unless the batch was abandoned and no effect was begun in it since. `flow_run_id`
+    is the flow run of the newest effect. `ended`: the state in which its flow run ended badly, such as
+    "Crashed", if the API was asked for it. `uncounted`: it has more effects that ended; `done`, `compensated`
+    and the times do not include them.
 
     Example:
         >>> day = BatchSummary("digest-7", intended=0, unknown=1, failed=0, done=3, compensated=0,
@@ -307,7 +275,6 @@ class BatchSummary:
     first_at: float = 0.0
     last_at: float = 0.0
     abandoned_at: float | None = None
-    archived_at: float | None = None
     flow_run_id: str | None = None
     ended: str | None = None
     uncounted: bool = False
@@ -320,7 +287,7 @@ class BatchSummary:
     @property
     def open(self) -> bool:
         """Whether an effect in it is missing or in doubt, or its run ended badly after some were done."""
-        if self.abandoned_at is not None or self.archived_at is not None:
+        if self.abandoned_at is not None:
             return False
         if self.intended + self.unknown + self.failed > 0:
             return True
@@ -379,10 +346,6 @@ def _status(document: EffectDocument, busy: bool) -> EffectStatus:
     undo: dict[str, Any] = document.get("compensation") or {}
     error: dict[str, Any] | None = document["error"] or undo.get("error")
     recorded: dict[str, Any] = {name: document.get(name) for name in _AS_RECORDED}
-    # So that a million effects of a task have its name once.
-    recorded |= {
-        name: recorded[name] and sys.intern(recorded[name]) for name in ("kind", "task", "flow_run_id")
-    }
     return EffectStatus(
         **recorded,
         state=state_of(document, busy),
