@@ -68,7 +68,7 @@ class AuditEntry(BaseModel, frozen=True):
     force: bool = False
 
 
-def said(text: str | None) -> str | None:
+def one_line(text: str | None) -> str | None:
     """A person's text for the log: one line, bounded, without secrets."""
     return None if text is None else bounded(redact(" ".join(text.split())), TEXT)
 
@@ -163,7 +163,7 @@ class Audit:
 
     def entry(self, by: str, asked: str, reason: str | None = None, **more: Any) -> AuditEntry:
         now = self.ledger.store.now()
-        request = {"by": said(by) or "somebody", "asked": asked, "reason": said(reason)}
+        request = {"by": one_line(by) or "somebody", "asked": asked, "reason": one_line(reason)}
         return AuditEntry(id=uuid4().hex, at=now, **request, **more)
 
     def _change(self, step: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def _keep(store: Store, place: str, value: dict[str, Any]) -> None:
     change(store, place, lambda _: {"archived_at": store.now(), **value}, ARCHIVE_SECONDS)
 
 
-def archived_effects(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:
+def effects_in_archive(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:
     """The archived effects of a batch: {"archived_at", "why", "by", "effect"}, the oldest first."""
     archived = [document.value for _, document in scan_all(ledger.store, place_of(batch_id, prefix=ARCHIVES))]
     return sorted(archived, key=lambda one: (one["archived_at"], one["effect"]["first_at"]))
@@ -286,7 +286,7 @@ def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
     return removed
 
 
-def archived_saga(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
+def saga_in_archive(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
     """The last archived rollbacks of a batch: {"archived_at", "why", "by", "saga"}."""
     stored = ledger.store.load(place_of(batch_id, prefix=SAGA_ARCHIVES)[:-1])
     return None if stored is None else stored.value

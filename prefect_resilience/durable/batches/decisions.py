@@ -169,7 +169,7 @@ def decided(
     )
 
 
-def rolled_back(report: RecoveryReport, done: RollbackReport, *, planned: bool = False) -> RecoveryReport:
+def with_rollback(report: RecoveryReport, done: RollbackReport, *, planned: bool = False) -> RecoveryReport:
     """The report with the outcome of its rollback, which is not "compensated" if nothing was compensated."""
     undone, stays = tuple(effect.key for effect in (*done.already, *done.compensated)), not_undone(done)
     rest = "" if planned or done.complete else "; a person must act on the rest"

@@ -22,7 +22,7 @@ from prefect_resilience.base.outcomes import PLAIN, as_coroutine_function
 from prefect_resilience.calls.edge.call_options import DEFAULTS, ResilienceOptions, as_policy, make_guard
 from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.calls.model import Guard
-from prefect_resilience.durable.batches.edge.tags import context_of_calls, tagged_again
+from prefect_resilience.durable.batches.edge.tags import context_of_calls, tag_again
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.tasks.edge.answers import value_of
 from prefect_resilience.tasks.edge.questions import (
@@ -275,7 +275,7 @@ def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Cal
             run = surroundings_of(guard)
             if run is None:
                 return await guard.fn(*args, **kwargs)
-            batch = tagged_again(run.task_run)
+            batch = tag_again(run.task_run)
             if batch is None:
                 return await run_async(first, run, args, kwargs)
             with batch:
@@ -288,7 +288,7 @@ def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Cal
             run = surroundings_of(guard)
             if run is None:
                 return guard.fn(*args, **kwargs)
-            batch = tagged_again(run.task_run)
+            batch = tag_again(run.task_run)
             if batch is None:
                 return run_sync(first, run, args, kwargs)
             with batch:

@@ -18,7 +18,7 @@ from prefect_resilience.durable.batches.decisions import (
     archive_in_words,
     decided,
     hint_for,
-    rolled_back,
+    with_rollback,
 )
 from prefect_resilience.durable.batches.strategies import (
     RecoveryHint,
@@ -284,7 +284,7 @@ def test_a_rollback_says_what_it_undoes_and_what_not(
     report = RollbackReport("b", None, **found)
     undone = tuple(one.key for one in (*report.already, *report.compensated))
     lists = {"undone": undone, "not_undone": not_undone(report)}
-    assert rolled_back(asked, report, planned=planned) == expected.model_copy(update=lists)
+    assert with_rollback(asked, report, planned=planned) == expected.model_copy(update=lists)
 
 
 ONE = "its 1 done effect was moved to the archive at 1970-01-01 00:08 UTC"

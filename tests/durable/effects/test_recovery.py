@@ -17,7 +17,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Crashed, Failed, Running
 
 from prefect_resilience import Backoff, ConfigurationError, resilient_task
-from prefect_resilience.durable.batches.audit import KEPT, Audit, archived_effects, archived_saga
+from prefect_resilience.durable.batches.audit import KEPT, Audit, effects_in_archive, saga_in_archive
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
@@ -460,7 +460,7 @@ def test_abandon_archives_before_it_clears():
         "c": "unknown",
         "e": "unknown",
     }
-    kept = archived_effects(open_ledger(), "b")
+    kept = effects_in_archive(open_ledger(), "b")
     assert sorted(one["effect"]["key"] for one in kept) == list("abcde")
     assert {(one["by"], one["why"]) for one in kept} == {("ada", "sent by hand")}
     (listed,) = list_batches()
@@ -469,7 +469,7 @@ def test_abandon_archives_before_it_clears():
         settle("b", key, "not_done")
     abandon("b")
     assert [one.key for one in batch_status("b").effects] == ["a"], "what is done is never forgotten"
-    assert len(archived_effects(open_ledger(), "b")) == 5
+    assert len(effects_in_archive(open_ledger(), "b")) == 5
     put("b", f="failed")
     assert list_batches()[0].open, "something was begun since"
 
@@ -491,7 +491,7 @@ def test_prune_archives_what_is_old():
     before = datetime.fromtimestamp(store.now() - 500, UTC).replace(tzinfo=None)
     assert len(prune(before, store=store)) == 2
     assert [one.batch_id for one in list_batches(store=store)] == ["in-doubt", "new"]
-    assert len(archived_effects(Ledger(store), "old")) == 2
+    assert len(effects_in_archive(Ledger(store), "old")) == 2
     assert Audit(Ledger(store), "old").entries()[-1].outcome == "pruned"
     assert prune(timedelta(days=1), store=store) == []
     with pytest.raises(ConfigurationError, match="before now"):
@@ -527,8 +527,8 @@ def test_a_rollback_with_one_that_is_given_up_and_the_archive():
     assert [one.batch_id for one in prune(LATER, by="ada")] == ["trip"]
     assert list_batches() == []
     assert [*scan_all(store, PREFIX), *sagas(store)] == []
-    assert len(archived_effects(open_ledger(), "trip")) == 5
-    kept = archived_saga(open_ledger(), "trip")
+    assert len(effects_in_archive(open_ledger(), "trip")) == 5
+    kept = saga_in_archive(open_ledger(), "trip")
     assert kept is not None
     assert (kept["by"], kept["saga"]["last"]["skipped"]) == ("ada", 1)
     assert [one.outcome for one in batch_status("trip").audit] == ["settled", "pruned"]

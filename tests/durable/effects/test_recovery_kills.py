@@ -14,7 +14,7 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
 from prefect.states import Crashed
 
-from prefect_resilience.durable.batches.audit import archived_effects
+from prefect_resilience.durable.batches.audit import effects_in_archive
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.effects import owner
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
@@ -122,11 +122,11 @@ def test_killed_anywhere_nothing_leaves_the_ledger_without_its_archive(shared, a
 
     for point in POINTS:
         name = killed_in_the_middle("abandon", batch_id, shared, api, point)
-        kept = {one["effect"]["key"] for one in archived_effects(open_ledger(), name)}
+        kept = {one["effect"]["key"] for one in effects_in_archive(open_ledger(), name)}
         assert kept | {one.key for one in batch_status(name).effects} == set("abcde")
         abandon(name)
         assert [one.key for one in batch_status(name).effects] == ["a", "c"]
-        assert len(archived_effects(open_ledger(), name)) == 5
+        assert len(effects_in_archive(open_ledger(), name)) == 5
 
 
 @pytest.mark.timeout(120)

@@ -82,7 +82,7 @@ def close_left_behind(
     Raises errors of the API.
     """
     until = time.monotonic() + within
-    unfinished = unfinished_of(client, flow_run.id)
+    unfinished = list_unfinished(client, flow_run.id)
     if not unfinished:
         return Closed()
     passes = passes_of(states_of(client, flow_run.id), run_count=flow_run.run_count)
@@ -124,7 +124,7 @@ def _read_unfinished(client: SyncPrefectClient, flow_runs: dict[str, Any], most:
     return pages(partial(client.read_task_runs, **of_runs, sort=TaskRunSort.EXPECTED_START_TIME_DESC), most)
 
 
-def unfinished_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[UnfinishedRun]:
+def list_unfinished(client: SyncPrefectClient, flow_run_id: UUID) -> list[UnfinishedRun]:
     """The task runs of a flow run without a final state, at most MOST_OF_A_RUN."""
     return [
         _as_unfinished(run)

@@ -216,7 +216,8 @@ def _events_of(client: SyncPrefectClient, run_id: UUID) -> list[dict[str, Any]]:
     """The events of workers about a flow run, the newest first."""
     since = datetime.now(UTC) - timedelta(days=30)
     about = {"related": {"id": [f"prefect.flow-run.{run_id}"]}}
-    return read_events(client, events_since(since, [SUBMITTED, EXECUTED], about))
+    wanted = {"filter": events_since(since, [SUBMITTED, EXECUTED], about), "limit": 50}
+    return client.request("POST", "/events/filter", json=wanted).raise_for_status().json()["events"]
 
 
 def events_since(since: datetime, names: list[str], about: dict[str, Any]) -> dict[str, Any]:
@@ -225,12 +226,6 @@ def events_since(since: datetime, names: list[str], about: dict[str, Any]) -> di
     until = datetime.now(UTC) + timedelta(days=1)
     occurred = {"since": since.isoformat(), "until": until.isoformat()}
     return {"event": {"name": names}, **about, "occurred": occurred, "order": "DESC"}
-
-
-def read_events(client: SyncPrefectClient, wanted: dict[str, Any]) -> list[dict[str, Any]]:
-    """The newest 50 of the events."""
-    answer = client.request("POST", "/events/filter", json={"filter": wanted, "limit": 50})
-    return answer.raise_for_status().json()["events"]
 
 
 def _is_online(client: SyncPrefectClient, event: dict[str, Any]) -> bool:

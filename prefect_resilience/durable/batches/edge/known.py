@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from prefect_resilience.base.policy import closest
-from prefect_resilience.durable.batches.audit import ARCHIVES, AUDITS, SAGA_ARCHIVES, Audit, remove, said
+from prefect_resilience.durable.batches.audit import ARCHIVES, AUDITS, SAGA_ARCHIVES, Audit, one_line, remove
 from prefect_resilience.durable.batches.batch import check_batch_id
 from prefect_resilience.durable.batches.edge.listing import each_batch, in_order
 from prefect_resilience.durable.batches.edge.status import (
@@ -142,6 +142,6 @@ def reopen(
     now = ledger.store.now()
     change_batch(ledger, batch_id, lambda document: reopen_document(document, batch_id, count, now))
     about = {"outcome": "settled", "why": f"only the {count} effects in the ledger count from now on"}
-    entry = Audit(ledger, batch_id).note(said(by) or who(), "reopen", reason, **about)
+    entry = Audit(ledger, batch_id).note(one_line(by) or who(), "reopen", reason, **about)
     emit("batch.reopened", "batch", batch_id, {"effects": count, "by": entry.by, "reason": entry.reason})
     return batch_status(batch_id, store=ledger.store)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.durable.batches.audit import Audit, AuditEntry, clear, entries_of, said
+from prefect_resilience.durable.batches.audit import Audit, AuditEntry, clear, entries_of, one_line
 from prefect_resilience.durable.batches.batch import check_batch_id
 from prefect_resilience.durable.batches.decisions import (
     ASKED,
@@ -27,7 +27,7 @@ from prefect_resilience.durable.batches.decisions import (
     RecoveryRequest,
     decide,
     decided,
-    rolled_back,
+    with_rollback,
 )
 from prefect_resilience.durable.batches.edge.closing import close_after_recovery
 from prefect_resilience.durable.batches.edge.flow_runs import run_again, wait_for_worker, who
@@ -144,7 +144,7 @@ def _recover(
         if audit.is_claimed(snapshot.log):
             return _final(decided(snapshot, None, "refused", CLAIMED), entries_of(snapshot.log), dry_run=True)
         if report.action == "compensated":
-            report = rolled_back(report, SagaLog(ledger, snapshot.batch_id).plan(asked.to), planned=True)
+            report = with_rollback(report, SagaLog(ledger, snapshot.batch_id).plan(asked.to), planned=True)
         return _final(report, entries_of(snapshot.log), dry_run=True)
     entry = audit.claim(by or who(), asked.strategy, reason, force=asked.force)
     if entry is None:
@@ -156,7 +156,7 @@ def _recover(
             why = f"{report.why}; waited {waited:.0f} s until its worker had released it"
             report = report.model_copy(update={"why": why})
     except BaseException as error:
-        why = said(f"{type(error).__name__}: {error}") or ""
+        why = one_line(f"{type(error).__name__}: {error}") or ""
         audit.finish(entry.model_copy(update={"outcome": "error", "why": why}))
         raise
     audit.finish(_entry(entry, report))
@@ -181,7 +181,7 @@ def _carry_out(
         refusal = run_again(seen.run.id, report.next_at, message)
         return report if refusal is None else decided(seen, report.strategy, "refused", refusal)
     if report.action == "compensated":
-        return rolled_back(report, rollback(seen.batch_id, to=asked.to, store=ledger.store))
+        return with_rollback(report, rollback(seen.batch_id, to=asked.to, store=ledger.store))
     if report.action == "abandoned":
         cleared = clear(ledger, seen.batch_id, why=entry.reason or report.why, by=entry.by)
         return decided(seen, report.strategy, "abandoned", f"{report.why}; {cleared}")
@@ -223,7 +223,7 @@ def _has_ended_badly(seen: BatchSnapshot) -> bool:
 
 def _entry(entry: AuditEntry, report: RecoveryReport, **more: Any) -> AuditEntry:
     copied = report.model_dump(include={"strategy", "flow_run_id", "next_at"})
-    update = {**copied, "outcome": report.action, "why": said(report.why) or "", **more}
+    update = {**copied, "outcome": report.action, "why": one_line(report.why) or "", **more}
     return entry.model_copy(update=update)
 
 

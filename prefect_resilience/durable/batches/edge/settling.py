@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.durable.batches.audit import Audit, said
+from prefect_resilience.durable.batches.audit import Audit, one_line
 from prefect_resilience.durable.batches.batch import check_batch_id
 from prefect_resilience.durable.batches.edge.flow_runs import who
 from prefect_resilience.durable.batches.edge.known import check_here
@@ -83,16 +83,16 @@ def settle(
     if effect is None:
         raise ConfigurationError(_no_such(ledger, batch_id, key))
     key = effect["key"]
-    person = said(by) or who()
+    person = one_line(by) or who()
     if answer in ("undone", "kept"):
         _end_undoing(log, effect, answer, person, force)
     else:
         verdict = Done(pack_told(result), external_id) if answer == "done" else NotDone()
         _end_doubt(log, effect, verdict, person, force)
-    why = said(f"{key!r} {ANSWERS[answer]}") or ""
+    why = one_line(f"{key!r} {ANSWERS[answer]}") or ""
     Audit(ledger, batch_id).note(person, "settle", reason, outcome="settled", why=why, force=force)
     payload = {"batch_id": batch_id, "key": key, "answer": answer, "flow_run_id": effect.get("flow_run_id")}
-    emit("effect.settled", "effect", key, {**payload, "by": person, "reason": said(reason)})
+    emit("effect.settled", "effect", key, {**payload, "by": person, "reason": one_line(reason)})
     return next(status for status in batch_status(batch_id, store=ledger.store).effects if status.key == key)
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from prefect_resilience.durable.batches.audit import Audit, AuditEntry, archived_effects, archived_saga
+from prefect_resilience.durable.batches.audit import Audit, AuditEntry, effects_in_archive, saga_in_archive
 from prefect_resilience.durable.batches.batch import check_batch_id, run_id_of
 from prefect_resilience.durable.batches.decisions import (
     FAILED_OR_CRASHED,
@@ -105,7 +105,7 @@ def snapshot_of(ledger: Ledger, batch_id: str) -> BatchSnapshot:
         if not undoes and (newest is None or document["intended_at"] > newest["intended_at"]):
             newest = document
     effects.sort(key=itemgetter(0, 1))
-    done = [] if newest is not None else archived_effects(ledger, batch_id)
+    done = [] if newest is not None else effects_in_archive(ledger, batch_id)
     done = [entry for entry in done if entry["effect"]["state"] == "done"]
     return BatchSnapshot(
         batch_id,
@@ -319,8 +319,8 @@ def batch_status(batch_id: str, *, archived: bool = False, store: Store | str | 
 
 
 def _status_in_archive(ledger: Ledger, batch_id: str) -> BatchStatus:
-    copies = archived_effects(ledger, batch_id)
-    saga = archived_saga(ledger, batch_id)
+    copies = effects_in_archive(ledger, batch_id)
+    saga = saga_in_archive(ledger, batch_id)
     if not copies and saga is None:
         return BatchStatus(batch_id, (), ledger)
     last = max(copies if saga is None else [*copies, saga], key=itemgetter("archived_at"))

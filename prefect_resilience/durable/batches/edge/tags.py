@@ -66,7 +66,7 @@ def context_of_calls(*, untag: bool = True) -> AbstractContextManager[None] | No
     """The context in which a task's runs are created; None if it is the one that is there.
 
     The runs belong to this attempt of the task run around this code. With `untag` they do not get the tag of
-    their batch: Prefect keeps a thread for every set of tags with which a task run begins. `tagged_again`
+    their batch: Prefect keeps a thread for every set of tags with which a task run begins. `tag_again`
     adds the tag once the run has begun.
     """
     around = run_contexts()[1]
@@ -88,7 +88,7 @@ def _calling_context(around: TaskRunContext | None, untag: bool) -> Generator[No
         yield
 
 
-def tagged_again(task_run: TaskRun) -> AbstractContextManager[None] | None:
+def tag_again(task_run: TaskRun) -> AbstractContextManager[None] | None:
     """Add the tag of a named batch to a task run that has begun, and to the runs that it creates in the
     context. None without a named batch."""
     named = named_batch.get()
