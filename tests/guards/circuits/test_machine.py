@@ -76,10 +76,6 @@ def test_it_opens_on_a_rate_of_slow_calls() -> None:
     assert (bench["state"], bench["reason"]) == ("open", "6 of 12 calls were slow")
 
 
-def test_slow_calls_are_nothing_without_a_bound() -> None:
-    assert Bench().calls(("S", 100))["state"] == "closed"
-
-
 def test_what_follows_the_trip_in_one_batch_does_not_count() -> None:
     bench = Bench().calls(("f", 5), ("s", 3), ("f", 9))
     assert (bench["state"], bench["failures_in_row"], bench["window"]["calls"]) == ("open", 5, 5)

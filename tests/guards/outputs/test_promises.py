@@ -261,13 +261,6 @@ def test_mistakes_of_expect():
         kept({"$id": "urn:x", "$ref": "#/nowhere"}, 1)
 
 
-def test_names_of_promises():
-    assert broken({"type": ["array", "null"]}, 5).expected_type == "array or null"
-    assert broken({"title": "A plan", "required": ["a"]}, {}).expected_type == "A plan"
-    assert broken({"enum": [1]}, 2).expected_type == "JSON Schema"
-    assert kept({"anyOf": [{"type": "array", "items": {"$ref": "#/anyOf/1"}}, {"type": "null"}]}, [None])
-
-
 def test_what_is_nested_too_deeply_to_be_looked_at():
     deep = "[" * 900 + "]" * 900
     schema = {"type": "array", "items": {"$ref": "#"}}
