@@ -8,6 +8,7 @@ Pure: the command `prefect-resilience adopt` reads and writes the files.
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from prefect_resilience.operations.adoption.dangers import Danger, ModuleCode, TaskCalls, dangers_in
@@ -25,16 +26,22 @@ class Adoption:
     calls: dict[PlainTask, TaskCalls]
 
 
-def adopt(text: str, *, retried_by_default: bool = False) -> Adoption:
+def adopt(
+    text: str,
+    *,
+    retried_by_default: bool = False,
+    is_local: Callable[[str], bool] = lambda origin: origin.startswith("."),
+) -> Adoption:
     """Read a file's text. Raises SyntaxError if it is not Python.
 
     retried_by_default: whether Prefect's settings retry a task that does not say so itself
         (`PREFECT_TASKS_DEFAULT_RETRIES`).
+    is_local: whether a module is of the same project, so that what it writes has to be read there.
     """
     tree = ast.parse(text)
     names = origins(tree)
     tasks = plain_tasks(tree, names, retried_by_default)
-    code = ModuleCode(tree, names)
+    code = ModuleCode(tree, names, is_local)
     calls = {task: code.calls_of(task.function) for task in tasks if task.function is not None}
     dangers = dangers_in(tree, names, tasks, calls)
     return Adoption(new_text(text, tree, names, tasks), tasks, dangers, calls)

@@ -1,4 +1,4 @@
-"""What is dangerous in the code of tasks that are repeated.
+"""What is dangerous in the code of tasks, above all in tasks that are repeated.
 
 A call that changes something elsewhere counts in the task, and in functions of its file that it uses.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from prefect_resilience.operations.adoption.plain_tasks import Function, PlainTask
 from prefect_resilience.operations.users_code import is_constant, origin_of
@@ -48,6 +49,15 @@ OWNED = {
     "send": re.compile("producer", re.IGNORECASE),
 }
 """Methods that write if their object has such a name: a session, a manager of Django, a producer of Kafka."""
+SESSION = OWNED["add"]
+
+
+class Unseen(NamedTuple):
+    """A call whose effect only a run can show, and why."""
+
+    line: int
+    call: str
+    why: str
 
 
 @dataclass
@@ -55,24 +65,44 @@ class TaskCalls:
     """What a task calls, itself and by helpers. `writes`: each call with the helper's name, or ""."""
 
     writes: list[tuple[ast.Call, str]] = field(default_factory=list[tuple[ast.Call, str]])
+    unseen: list[Unseen] = field(default_factory=list[Unseen])
     nodes: list[ast.AST] = field(default_factory=list[ast.AST])
 
 
 class ModuleCode:
-    """The functions and constants of a file."""
+    """The functions, constants and sessions of a file. `is_local`: whether a module is of the project."""
 
-    def __init__(self, tree: ast.Module, names: dict[str, str]) -> None:
+    def __init__(self, tree: ast.Module, names: dict[str, str], is_local: Callable[[str], bool]) -> None:
         self.names = names
+        self.is_local = is_local
         self.functions: dict[str, Function] = {}
+        self.methods: dict[str, Function] = {}
         self.constants: dict[str, ast.expr] = {}
+        self.sessions: set[str] = set()
         for node in ast.walk(tree):
             self._learn(node)
+        for name in self.methods:
+            self.functions.pop(name, None)
 
     def _learn(self, node: ast.AST) -> None:
         if isinstance(node, Function):
             self.functions[node.name] = node
+        elif isinstance(node, ast.ClassDef):
+            self.methods |= {inner.name: inner for inner in node.body if isinstance(inner, Function)}
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             self.constants[node.targets[0].id] = node.value
+            self._bind(node.targets[0], node.value)
+        elif isinstance(node, ast.withitem):
+            self._bind(node.optional_vars, node.context_expr)
+        elif isinstance(node, ast.arg) and node.annotation is not None:
+            self._bind(ast.Name(node.arg), node.annotation)
+
+    def _bind(self, target: ast.expr | None, value: ast.expr) -> None:
+        """Remember the name of a database session, as in `with Session(engine) as s`."""
+        maker = value.func if isinstance(value, ast.Call) else value
+        is_http = origin_of(maker, self.names).startswith(("requests", "aiohttp"))
+        if isinstance(target, ast.Name) and SESSION.search(ast.unparse(maker)) and not is_http:
+            self.sessions.add(target.id)
 
     def calls_of(self, task: Function) -> TaskCalls:
         """What the task calls, itself and by functions of this file."""
@@ -83,15 +113,23 @@ class ModuleCode:
             helper = waiting.pop()
             for node in ast.walk(reached[helper]):
                 calls.nodes.append(node)
-                name = node.id if isinstance(node, ast.Name) else ""
-                if name in self.functions and self.functions[name] not in reached.values():
-                    reached[name] = self.functions[name]
-                    waiting.append(name)
+                for name, function in self._used(node):
+                    if function not in reached.values():
+                        reached[name] = function
+                        waiting.append(name)
                 if isinstance(node, ast.Call) and self.writes(node):
                     (commits if _name_of(node) == "commit" else calls.writes).append((node, helper))
+                elif isinstance(node, ast.Call):
+                    calls.unseen += self._unseen(node)
         # A commit without a write that was seen is the write.
         calls.writes = calls.writes or commits
         return calls
+
+    def _used(self, node: ast.AST) -> Iterator[tuple[str, Function]]:
+        if isinstance(node, ast.Name) and node.id in self.functions:
+            yield node.id, self.functions[node.id]
+        elif isinstance(node, ast.Attribute) and not origin_of(node, self.names):
+            yield from ((name, method) for name, method in self.methods.items() if name == node.attr)
 
     def writes(self, node: ast.Call) -> bool:
         """Whether this call changes something elsewhere each time."""
@@ -116,8 +154,13 @@ class ModuleCode:
             or (name in STATEMENTS and origin.startswith("sqlalchemy"))
             or (name == "insert" and not origin and len(node.args) < 2)
             or (name in ("urlopen", "Request") and ("data" in options or len(node.args) > 1))
-            or (not is_bare and _is_of_a_kind(node.func, name))
+            or (not is_bare and self._is_of_a_kind(node.func, name))
         )
+
+    def _is_of_a_kind(self, method: ast.expr, name: str) -> bool:
+        owner = ast.unparse(method).rpartition(".")[0]
+        is_session = name == "add" and owner in self.sessions
+        return is_session or (name in OWNED and OWNED[name].search(owner) is not None)
 
     def _text(self, node: ast.expr | None) -> str:
         """The text of a literal, an f-string, or a constant of the file."""
@@ -129,10 +172,16 @@ class ModuleCode:
             return self._text(node.left)
         return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
+    def _unseen(self, node: ast.Call) -> Iterator[Unseen]:
+        origin = origin_of(node.func, self.names)
+        if origin and self.is_local(origin):
+            yield Unseen(node.lineno, f"{ast.unparse(node.func)}()", "it is in another file")
+        elif _name_of(node) in ("execute", "executemany") and node.args and not self._is_known(node.args[0]):
+            yield Unseen(node.lineno, f"{ast.unparse(node.func)}()", "its SQL is known only in a run")
 
-def _is_of_a_kind(method: ast.expr, name: str) -> bool:
-    owner = ast.unparse(method).rpartition(".")[0]
-    return name in OWNED and OWNED[name].search(owner) is not None
+    def _is_known(self, sql: ast.expr) -> bool:
+        value = self.constants.get(sql.id) if isinstance(sql, ast.Name) else sql
+        return bool(self._text(sql)) or isinstance(value, ast.Call)
 
 
 def _name_of(node: ast.Call) -> str:
@@ -155,10 +204,10 @@ def dangers_in(
     """Everything dangerous in a file's retried tasks, and in the clients that they may use, by line."""
     dangers: set[Danger] = set()
     for task, called in calls.items():
+        for node in called.nodes if task.retried else ():
+            dangers.update(_repeated_inside(node, names, task.name))
         if task.retried:
             dangers.update(_danger_of(call, helper, task) for call, helper in called.writes)
-            for node in called.nodes:
-                dangers.update(_repeated_inside(node, names, task.name))
     if any(task.retried for task in tasks):
         inside = {id(node) for called in calls.values() for node in called.nodes}
         for node in ast.walk(tree):

@@ -6,6 +6,7 @@ import difflib
 import io
 import tokenize
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -29,16 +30,21 @@ UNSEEN = (
     "Not seen: writes in other files and in libraries, SQL that is put together in a run, and functions that "
     "are chosen in a run."
 )
+UNSEEN_MEND = "Read them yourself: if one writes, give the task an effect."
 
 
 class AdoptedTask(BaseModel):
-    """A task: its settings that stay, a policy that it could have, and why it is left as it is, if it is."""
+    """A task: its settings that stay, a policy that it could have, and why it is left as it is, if it is.
+
+    unseen: calls whose effect only a run can show, with their lines.
+    """
 
     line: int
     name: str
     kept: dict[str, str]
     could_be: str
     left: str
+    unseen: list[str]
 
 
 class AdoptedFile(BaseModel):
@@ -60,7 +66,8 @@ def adopt(
     """Show a diff that turns the plain Prefect tasks of a project into resilient tasks.
 
     Every task keeps its own retries, delays and timeouts. Below the diff: a policy that each task could have,
-    and dangers in its code and in the functions of its file that it uses. Nothing is imported or executed.
+    dangers in its code and in the functions of its file that it uses, and the calls that cannot be judged.
+    Nothing is imported or executed.
 
     Example: prefect-resilience adopt flows/ scripts/nightly.py
 
@@ -84,7 +91,7 @@ def _adopt(file: Path, retried_by_default: bool, *, write: bool) -> AdoptedFile 
         raw = file.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         text = raw.decode(encoding)
-        adoption = adopt_text(text, retried_by_default=retried_by_default)
+        adoption = adopt_text(text, retried_by_default=retried_by_default, is_local=partial(_is_beside, file))
     except (OSError, SyntaxError, ValueError) as error:
         return AdoptedFile(file=str(file), trouble=one_line(error))
     if not adoption.tasks:
@@ -98,6 +105,15 @@ def _adopt(file: Path, retried_by_default: bool, *, write: bool) -> AdoptedFile 
     tasks = [_task(task, adoption.calls.get(task, TaskCalls())) for task in adoption.tasks]
     is_written = write and bool(diff)
     return AdoptedFile(file=str(file), diff=diff, tasks=tasks, dangers=adoption.dangers, written=is_written)
+
+
+def _is_beside(file: Path, origin: str) -> bool:
+    """Whether a module lies in the project: beside the file, or in a folder above it up to this one."""
+    root = origin.partition(".")[0]
+    folders = [file.parent, *(folder for folder in file.parents if folder.is_relative_to(Path()))]
+    return not root or any(
+        (folder / f"{root}.py").is_file() or (folder / root).is_dir() for folder in folders
+    )
 
 
 def _diff(file: str, before: str, after: str) -> str:
@@ -115,6 +131,7 @@ def _task(task: PlainTask, calls: TaskCalls) -> AdoptedTask:
         kept=task.settings,
         could_be=could_be,
         left=task.unread,
+        unseen=[f"line {item.line}: {item.call}, {item.why}" for item in sorted(set(calls.unseen))],
     )
 
 
@@ -131,6 +148,10 @@ def _parts(files: list[AdoptedFile]) -> Iterator[RenderableType]:
         for danger in item.dangers:
             where = f"{item.file}:{danger.line}" + (f", in {danger.task}" if danger.task else "")
             yield look.finding("wrong", where, danger.says, danger.mend)
+    for file, task in tasks:
+        if task.unseen:
+            says = f"not judged: {'; '.join(task.unseen)}"
+            yield look.finding("note", f"{file}, in {task.name}", says, UNSEEN_MEND)
     yield _count_line(files)
     if tasks:
         yield UNSEEN

@@ -64,7 +64,7 @@ def report(since: When = None, until: When = None) -> FleetReport:
         states = states_of(api, period)
         runs, reported = states.total(), final_events(api, period, states)
         counts = beside.submit(EventFigures, api, period) if reported or not runs else None
-        tally = tally_of(api, period)
+        tally = tally_of(api, period, states, reported)
         events = counts.result() if counts else None
         if events is not None:
             _refuse(api, period, tally, events)

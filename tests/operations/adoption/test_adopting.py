@@ -295,6 +295,7 @@ DANGERS = {
     "connection.execute(text('INSERT INTO t VALUES (1)'))": "each retry repeats text()",
     "connection.execute(insert(table).values(1))": "each retry repeats insert()",
     "connection.execute(table.insert().values(1))": "each retry repeats table.insert()",
+    "with Session(engine) as s: s.add(order); s.commit()": "each retry repeats s.add()",
     "self.session.add(order)": "each retry repeats self.session.add()",
     "Order.objects.create(id=order)": "each retry repeats Order.objects.create()",
     "producer.send('orders', order)": "each retry repeats producer.send()",
@@ -310,7 +311,7 @@ DANGERS = {
     "open('f', 'ab').write(order)": "each retry repeats open()",
     "send(order)": "each retry repeats httpx.put_record() in send()",
     "pool.map(send, order)": "each retry repeats httpx.put_record() in send()",
-    "with Session(engine) as s: s.add(order); s.commit()": "each retry repeats s.commit()",
+    "Rows().keep(order)": "each retry repeats open() in keep()",
     "from_elsewhere(method='POST')": "each retry repeats from_elsewhere()",
     "openai.OpenAI()": "OpenAI() retries calls twice",
     "anthropic.AsyncAnthropic(max_retries=3)": "AsyncAnthropic() retries calls twice",
@@ -331,11 +332,12 @@ HARMLESS = [
     "urllib.request.urlopen('u')",
     "frame.to_sql('t', engine, if_exists='replace')",
     "open('a').read()",
+    "with requests.Session() as s: s.add(order)",
     "post(order)",
     "text('SELECT 1')",
     "openai.OpenAI(max_retries=0)",
     "requests.adapters.HTTPAdapter()",
-    "requests.get('u')",
+    "requests.get('u', timeout=3)",
 ]
 
 
@@ -345,18 +347,56 @@ def dangers_of(body: str, options: str = "retries=2"):
 
 BEFORE_THE_TASK = """import anthropic, httpx, openai, requests, tenacity, time
 SQL = "INSERT INTO t VALUES (1)"
-from prefect import task; from sqlalchemy import insert, select, text
+from prefect import task; from sqlalchemy import insert, select, text; from sqlalchemy.orm import Session
 from urllib.request import Request as from_elsewhere
 send = lambda order: httpx.get(order)
 def send(order): return order and httpx.put_record(order) or send(order)
+class Rows:
+    def keep(self, order): open("f", mode="a").write(order)
 """
+
+
+def test_a_session_is_known_by_its_annotation_too():
+    before = "from prefect import task\n@task(retries=1)\ndef keep(s: Session, row):\n    s.add(row)\n"
+    assert [danger.says.partition(",")[0] for danger in adopt(before).dangers] == [
+        "each retry repeats s.add()"
+    ]
+
+
+def test_what_only_a_run_knows_is_said():
+    before = text(
+        """
+        from prefect import task
+        from .rows import keep
+        from . import rows
+        import stock
+
+        @task
+        def work(cursor, sql):
+            cursor.execute(sql)
+            keep(sql), rows.drop(sql), stock.sell(sql), print(sql)
+            query = select(sql); cursor.execute(query)
+        """
+    )
+    found = adopt(before, is_local=lambda module: module.startswith((".", "stock")))
+    [calls] = found.calls.values()
+    assert [(one.call, one.why) for one in sorted(calls.unseen)] == [
+        ("cursor.execute()", "its SQL is known only in a run"),
+        ("keep()", "it is in another file"),
+        ("rows.drop()", "it is in another file"),
+        ("stock.sell()", "it is in another file"),
+    ]
+    [calls] = adopt(before).calls.values()
+    assert "stock.sell()" not in [one.call for one in calls.unseen]
 
 
 @pytest.mark.parametrize(("body", "says"), DANGERS.items())
 def test_what_is_dangerous(body: str, says: str):
     [danger] = dangers_of(body)
     assert danger.says.startswith(says)
-    assert (danger.task, danger.line) == ("charge", 6 if " in send()" in danger.says else 9)
+    in_a_helper = {"send": 6, "keep": 8}
+    helper = danger.says.partition(" in ")[2].partition("()")[0]
+    assert (danger.task, danger.line) == ("charge", in_a_helper.get(helper, 11))
 
 
 @pytest.mark.parametrize("body", HARMLESS)

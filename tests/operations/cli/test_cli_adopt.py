@@ -73,6 +73,7 @@ def test_as_json(project, cli):
         "kept": {"retries": "2", "retry_delay_seconds": "5"},
         "could_be": f"{RETRY}, {EFFECT}",
         "left": "",
+        "unseen": [],
     }
     assert [danger["line"] for danger in one["dangers"]] == [6]
 
@@ -104,10 +105,16 @@ def test_a_path_that_is_not_there_is_one_sentence(project, cli):
 
 
 def test_several_paths_are_read_once_each(project, cli):
-    (project / "more.py").write_text("from prefect import task\n@task\ndef work(row): ...\n")
+    (project / "rows.py").write_text("def keep(row): ...\n")
+    (project / "more.py").write_text(
+        "from prefect import task\nfrom rows import keep\nfrom sys import exit\n"
+        "@task\ndef work(row):\n    keep(row)\n    exit(0)\n"
+    )
     done = cli("adopt", "flows/pay.py", "flows/more.py", "flows")
     assert "3 tasks would become resilient" in done.out
-    assert "Not seen: writes in other files and in libraries" in " ".join(done.out.split())
+    said = " ".join(done.out.split())
+    assert "not judged: line 6: keep(), it is in another file → Read them yourself" in said
+    assert "Not seen: writes in other files and in libraries" in said
 
 
 def test_no_path_is_a_mistake(project, cli):

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from prefect import flow, tags
 from prefect.client.orchestration import get_client
+from prefect.events.schemas.events import Event, Resource
 
 from prefect_resilience import ConfigurationError, ErrorBudget, resilient_task
 from prefect_resilience.guards.budgets import policy
@@ -100,13 +101,52 @@ def test_every_number_is_that_of_the_script(at_the_day):
     check(report(at_the_day.day.since, at_the_day.until), at_the_day.day)
 
 
-def test_and_in_small_pages_where_events_are_missing(at_the_day, monkeypatch):
+def test_and_where_the_server_counts(at_the_day, monkeypatch):
+    _in_small_parts(monkeypatch)
+    check(report(at_the_day.day.since, at_the_day.until), at_the_day.day)
+
+
+def _in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "READ", 0)
+    monkeypatch.setattr(runs, "EVENTS", 20)
     monkeypatch.setattr(runs, "PAGE", 7)
     monkeypatch.setattr(api, "PAGE", 7)
+
+
+def test_every_run_is_read_where_events_are_missing(at_the_day, monkeypatch):
+    _in_small_parts(monkeypatch)
     monkeypatch.setattr(reading, "final_events", lambda *_: 1)
     made = report(at_the_day.day.since, at_the_day.until)
     assert "lower bounds" in " ".join(made.unknown)
     check(made.model_copy(update={"unknown": ()}), at_the_day.day)
+
+
+def test_what_is_told_twice_is_counted_once(at_the_day, monkeypatch):
+    _in_small_parts(monkeypatch)
+    began, ended = at_the_day.day.since.isoformat(), at_the_day.until.isoformat()
+    period = {"end_time": {"after_": began, "before_": ended}}
+    with get_client(sync_client=True) as client:
+        body = {"task_runs": period, "limit": 200}
+        rows = client.request("POST", "/task_runs/filter", json=body).json()
+        failed = next(row for row in rows if row["state_name"] == "Failed")
+        retried = next(row for row in rows if row["state_name"] == "Completed" and row["run_count"] > 1)
+        for row, name in ((failed, "Running"), (retried, "Completed")):
+            resource = {
+                "prefect.resource.id": f"prefect.task-run.{row['id']}",
+                "prefect.resource.name": row["name"],
+            }
+            event = Event(
+                event=f"prefect.task-run.{name}", resource=Resource(resource), occurred=row["end_time"]
+            )
+            client.request("POST", "/events", json=[event.model_dump(mode="json")])
+    about = {"resource": {"id": [f"prefect.task-run.{retried['id']}"]}, "event": {"prefix": ["prefect."]}}
+    until(lambda: _events(about) == 2 + 2 * retried["run_count"])
+    check(report(at_the_day.day.since, at_the_day.until), at_the_day.day)
+
+
+def _events(about: dict[str, object]) -> int:
+    with get_client(sync_client=True) as client:
+        return client.request("POST", "/events/filter", json={"filter": about, "limit": 1}).json()["total"]
 
 
 def test_a_period_that_ends_before_it_has_nothing(at_the_day):
@@ -280,4 +320,6 @@ def test_a_thousand_runs(own_store, tmp_path, monkeypatch):
     played = play(1_000)
     assert played.runs["runs"] > 1_000
     _arrived(played, 300)
+    check(report(played.since), played)
+    monkeypatch.setattr(runs, "READ", 0)
     check(report(played.since), played)
