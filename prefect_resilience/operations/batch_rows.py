@@ -17,7 +17,13 @@ from prefect_resilience.durable.batches.decisions import (
     RecoveryRequest,
     hint_for,
 )
-from prefect_resilience.durable.batches.edge.listing import MOST_RUNS, BatchCounts, Batches, find_batches
+from prefect_resilience.durable.batches.edge.listing import (
+    MOST_RUNS,
+    BatchCounts,
+    Batches,
+    find_batches,
+    list_batches,
+)
 from prefect_resilience.durable.batches.edge.status import BatchSummary, hint_of, snapshot_of
 from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.durable.effects.ledger import open_ledger
@@ -46,6 +52,7 @@ class BatchRow:
     summary: BatchSummary
     flow_run: str | None = None
     hint: RecoveryHint | None = None
+    archived: bool = False
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -56,8 +63,8 @@ class BatchRow:
     def state(self) -> str:
         """How the batch was closed, or its flow run ended; else the state of its worst effect."""
         summary = self.summary
-        if summary.abandoned_at:
-            return "abandoned"
+        if summary.abandoned_at or self.archived:
+            return "abandoned" if summary.abandoned_at else "archived"
         worst = next((state for state in COUNTED if getattr(summary, state)), "done")
         return worst if summary.ended is None or worst in ("unknown", "intended") else summary.ended.lower()
 
@@ -73,6 +80,7 @@ class BatchRow:
 def find(
     store: str | None,
     *,
+    archived: bool = False,
     only_open: bool = False,
     every: bool = False,
     since: datetime | timedelta = timedelta(days=30),
@@ -83,6 +91,11 @@ def find(
 
     Raises StoreUnavailable.
     """
+    if archived:
+        listed = list_batches(archived=True, store=store)
+        return [BatchRow(batch, archived=True) for batch in listed[:limit]], Batches(
+            listed[:limit], BatchCounts(len(listed))
+        )
     ledger, has_api = open_ledger(store), api_url() is not None
     back = datetime.now(UTC) - since if isinstance(since, timedelta) else since
     batches = find_batches(store, back if has_api else None, limit=limit, only_open=only_open, every=every)

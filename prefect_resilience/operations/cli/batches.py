@@ -37,6 +37,8 @@ app: App = App(name="batches", version_flags=[])
 @app.command(name="list")
 def list_all(
     *,
+    open: Flag = False,
+    archived: Flag = False,
     all: Flag = False,
     since: str = "30d",
     limit: options.Limit = 100,
@@ -49,18 +51,25 @@ def list_all(
     Example: prefect-resilience batches list
 
     Args:
+        open: Only batches that are open, without the other flow runs.
+        archived: Show the batches that were pruned or abandoned instead.
         all: Show finished batches, too. This reads every effect of the ledger.
         since: How far to look back for failed or crashed flow runs: a span, or a time.
         limit: The largest number of batches to show.
     """
+    if open and archived:
+        raise ConfigurationError("--open and --archived cannot be combined: an archived batch is settled")
     back = options.since("--since", since)
     with how.at_store() as url:
-        listed, batches = rows.find(url, every=all, since=back, limit=limit)
+        listed, batches = rows.find(
+            url, archived=archived, only_open=open, every=all, since=back, limit=limit
+        )
     if listed:
         more = f"The first {limit} of " if batches.counts.total > limit else ""
         parts = [look.table(rows.COLUMNS, listed), more + rows.counts_line(batches, url)]
     else:
-        parts = [f"There are no {'' if all else 'open '}batches in {redact(url)}."]
+        kind = "archived " if archived else "" if all else "open "
+        parts = [f"There are no {kind}batches in {redact(url)}."]
     how.answer([row.as_json for row in listed], *parts)
     for sentence in rows.caveats(batches):
         look.say(sentence)

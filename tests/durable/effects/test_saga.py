@@ -395,7 +395,9 @@ def local(order: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "undo", [lambda order: None, parts.Api().undo_here, functools.partial(local, 1)], ids=str
+    "undo",
+    [lambda order: None, parts.Api().undo_here, functools.partial(local, 1)],
+    ids=["a lambda", "a method", "a partial"],
 )
 def test_a_compensation_that_no_import_finds_is_refused_before_anything_is_sent(undo):
     with pytest.raises(ConfigurationError, match="cannot be found by another process"):

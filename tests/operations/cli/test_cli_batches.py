@@ -109,8 +109,9 @@ NO_RUNS = ("--since", "2100-01-01T00:00")
 @pytest.mark.requirement("004.01", "004.19")
 def test_open_is_everything_that_needs_somebody(batches: str, cli: Any) -> None:
     def opened() -> dict[str, Any]:
-        listed = cli("batches", "list", "--limit", "500", "--json").json
-        return {one["batch_id"]: one for one in listed if one["open"]}
+        listed = cli("batches", "list", "--open", "--limit", "500", "--json").json
+        assert all(one["open"] for one in listed)
+        return {one["batch_id"]: one for one in listed}
 
     # All its effects are done, and its run crashed.
     crashed = opened()[batches]
@@ -140,6 +141,7 @@ def test_open_is_everything_that_needs_somebody(batches: str, cli: Any) -> None:
     assert batches not in opened()
     after = {one["batch_id"]: one for one in cli("batches", "list", "--limit", "500", "--json").json}
     assert after[run]["state"] == "abandoned"
+    assert run in {one["batch_id"] for one in cli("batches", "list", "--archived", "--json").json}
 
 
 def test_without_the_api_effects_alone_say_what_is_open(batches: str, cli: Any) -> None:
@@ -161,6 +163,7 @@ def test_why_there_is_nothing_to_do(batches: str, cli: Any) -> None:
 def test_nothing_is_there(environment: None, cli: Any) -> None:
     assert "There are no open batches in sqlite" in cli("batches", "list", *NO_RUNS).out
     assert "There are no batches in sqlite" in cli("batches", "list", "--all", *NO_RUNS).out
+    assert "There are no archived batches in sqlite" in cli("batches", "list", "--archived").out
     assert (
         "No batch or flow run 'x'. Check that PREFECT_RESILIENCE_STORE_URL"
         in cli("batches", "show", "x").sentence
@@ -334,6 +337,12 @@ def test_what_is_archived_can_be_read(batches: str, cli: Any) -> None:
     assert {one.batch_id for one in prune(timedelta())} == {batches, "all-done"}
     listed = cli("batches", "list", "--all", "--json", *NO_RUNS).json
     assert [one["batch_id"] for one in listed] == ["in-doubt"]
+    archived = cli("batches", "list", "--archived", "--json").json
+    assert {one["batch_id"]: (one["state"], one["done"], one["open"]) for one in archived} == {
+        batches: ("archived", 1, False),
+        "all-done": ("archived", 2, False),
+    }
+    assert "cannot be combined" in cli("batches", "list", "--archived", "--open").sentence
     kept = cli("batches", "show", "all-done", "--json").json
     assert kept["effects"] == live["effects"]
     assert (kept["hint"], kept["archived"]["why"], kept["archived"]["savepoints"]) == (

@@ -12,9 +12,9 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any
 
-from prefect_resilience.durable.batches.audit import Audit
+from prefect_resilience.durable.batches.audit import ARCHIVES, AUDITS, Audit
 from prefect_resilience.durable.batches.decisions import ApiUnavailable, BatchRun
-from prefect_resilience.durable.batches.edge.status import COUNTED, BatchSummary, state_of
+from prefect_resilience.durable.batches.edge.status import COUNTED, BatchSummary, newest_copies, state_of
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState
 from prefect_resilience.stores.base import Store, scan_all
@@ -70,16 +70,23 @@ class Batches:
 
 
 def list_batches(
-    *, only_open: bool = False, limit: int | None = None, store: Store | str | None = None
+    *,
+    archived: bool = False,
+    only_open: bool = False,
+    limit: int | None = None,
+    store: Store | str | None = None,
 ) -> list[BatchSummary]:
     """Every batch of the ledger: first those in doubt, then others that are open, then the rest. In each
     group, the batch with the latest activity comes first.
 
     The Prefect API is not asked for the states of their flow runs; `prefect-resilience batches list` does
-    that. `only_open`: only batches that are open, found in at most 10,000 effects. `limit`: the first batches
-    of that list; only these are kept in memory. Raises StoreUnavailable.
+    that. `archived`: instead the batches that were pruned or abandoned, the latest first. `only_open`: only
+    batches that are open, found in at most 10,000 effects. `limit`: the first batches of that list; only
+    these are kept in memory. Raises StoreUnavailable.
     """
     ledger = open_ledger(store)
+    if archived:
+        return sorted(_in_archive(ledger), key=lambda batch: -batch.last_at)[:limit]
     return in_order(open_batches(ledger, BatchCounts()) if only_open else each_batch(ledger), limit)
 
 
@@ -187,6 +194,26 @@ def open_batches(ledger: Ledger, counts: BatchCounts) -> Iterator[BatchSummary]:
         summary = _summary(ledger, batch_id, whole)
         if summary is not None and summary.open:
             yield replace(summary, uncounted=more)
+
+
+def _in_archive(ledger: Ledger) -> Iterator[BatchSummary]:
+    """The batches that left the ledger, and those that were abandoned and not begun again."""
+    pruned = set[str]()
+    copies = (document.value for _, document in scan_all(ledger.store, ARCHIVES))
+    for batch_id, group in groupby(copies, key=lambda copy: copy["effect"]["batch"]):
+        if not ledger.store.scan(place_of(batch_id), None, 1):
+            summary = _summary(ledger, batch_id, newest_copies(group))
+            if summary is not None:
+                pruned.add(batch_id)
+                yield summary
+    for _, document in scan_all(ledger.store, AUDITS):
+        batch_id, at = document.value["batch"], document.value.get("abandoned_at")
+        if at is not None and batch_id not in pruned:
+            summary = _batch_of(ledger, batch_id) or BatchSummary(
+                batch_id, first_at=at, last_at=at, abandoned_at=at
+            )
+            if summary.abandoned_at is not None:
+                yield summary
 
 
 _ENDED = ("done", "compensated")
