@@ -25,6 +25,7 @@ from prefect_resilience import (
     Effect,
     Expect,
     Fallback,
+    Hedge,
     InDoubt,
     NotSent,
     Retry,
@@ -134,10 +135,11 @@ GUARDS = {
     "circuit": {"circuit": CircuitBreaker("pay", failure_threshold=5)},
     "timeout": {"timeout": LONG},
     "bulkhead": {"limits": Bulkhead(2)},
+    "hedge": {"hedge": Hedge(after=LONG)},
     "effect": {"effect": ONCE},
     "fallback": {"fallback": lambda x: "instead"},
 }
-IN_PLACE = [guard for guard in GUARDS if guard != "timeout"]
+IN_PLACE = [guard for guard in GUARDS if guard not in ("timeout", "hedge")]
 """The guards that call a plain function in the thread of the caller."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 
@@ -10,6 +9,7 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import (
+    AdaptiveLimit,
     Backoff,
     Bulkhead,
     BulkheadFullError,
@@ -20,6 +20,7 @@ from prefect_resilience import (
     Retry,
     resilient_task,
 )
+from prefect_resilience.guards.limits.line import in_line
 
 pytestmark = pytest.mark.api
 
@@ -99,20 +100,26 @@ def test_templates_and_several_limits(mode):
         mode.task(work, limits=3)
 
 
-def test_a_hedge_asks_again_beside_a_slow_answer():
-    calls = []
+def test_a_hedge_of_a_sync_task_and_an_adaptive_limit_around_both_calls():
+    calls, finish = [], threading.Event()
+    limit = AdaptiveLimit(2)
 
-    @resilient_task(retry=None, timeout=20, hedge=Hedge(after=0.05))
-    async def slow_at_first():
+    @resilient_task(retry=None, timeout=20, limits=limit, hedge=Hedge(after=0.05))
+    def slow_at_first():
         calls.append(1)
         if len(calls) == 1:
-            await asyncio.sleep(30)
+            finish.wait(30)
         return len(calls)
 
     @flow
-    async def scenario():
-        return await slow_at_first()
+    def scenario():
+        return slow_at_first()
 
-    assert asyncio.run(scenario()) == 2
-    with pytest.raises(ConfigurationError, match="write Hedge"):
-        resilient_task(hedge=3)(lambda: None)
+    assert scenario() == 2
+    assert limit.current == 2
+    assert in_line(f"adaptive:{limit._key()}") == 1  # the call that lost still runs
+    finish.set()
+    deadline = time.monotonic() + 10
+    while in_line(f"adaptive:{limit._key()}"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -116,7 +116,7 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
     for step in fallbacks:
         step.check_for(fn, isasync=isasync)
     rules: Any = ours["classify"]
-    hedge = _hedge(ours["hedge"], fn, isasync, timeout)
+    hedge = _hedge(ours["hedge"], timeout)
     effect = _effect(ours["effect"], fn, isasync, hedge)
     return Guard(
         fn,
@@ -196,7 +196,7 @@ def _limits(value: Any, fn: Callable[..., Any]) -> tuple[Limit, ...]:
     return tuple(written)
 
 
-def _hedge(hedge: Any, fn: Callable[..., Any], isasync: bool, timeout: Timeout | None) -> Hedge | None:
+def _hedge(hedge: Any, timeout: Timeout | None) -> Hedge | None:
     if hedge is None:
         return None
     from prefect_resilience.guards.limits.hedge import Hedge
@@ -206,11 +206,6 @@ def _hedge(hedge: Any, fn: Callable[..., Any], isasync: bool, timeout: Timeout |
     if timeout is not None and timeout.mode == "process":
         raise ConfigurationError(
             'hedge= cannot repeat a call in a child process: leave Timeout(mode="process") or hedge= out'
-        )
-    if not isasync:
-        raise ConfigurationError(
-            f"hedge= cancels the call that does not win, which only an async function allows: write "
-            f"{_name_of(fn)!r} as `async def`, or leave hedge= out"
         )
     return hedge
 

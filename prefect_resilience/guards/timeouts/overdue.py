@@ -55,6 +55,11 @@ def begins(ticket: T) -> T:
     return ticket
 
 
+def belongs_to_none() -> None:
+    """From now on, this context belongs to no call: it has tickets of its own."""
+    _tickets.set(())
+
+
 def still_runs(ticket: object, error: BaseException | None, then: Callable[[], None]) -> bool:
     """Whether threads or tasks of the call still run after its attempt, which raised `error` or succeeded.
 

@@ -352,7 +352,7 @@ def resilient_task(fn: Callable[..., Any] | None = None, /, **options: Any) -> A
         with the function's parameters, such as "llm:{provider}".
     limits: a `Bulkhead`, an `AdaptiveLimit`, a `RateLimit`, or several limits, acquired in their order.
     timeout: for one attempt: seconds, a `Timeout`, or the name of an operation of the settings.
-    hedge: a `Hedge`, for idempotent async reads: starts a second call beside a slow one, within the timeout.
+    hedge: a `Hedge`, for idempotent reads: starts a second call beside a slow one, within the timeout.
     fallback: the fallbacks, in order: functions, tasks, `Fallback`s.
     classify: rules of this task, applied before the others. Each takes the exception and returns a
         category, an `ErrorInfo`, or None.

@@ -240,7 +240,7 @@ async def aguarded(name: str) -> Any:
 
 
 CALLS: dict[str, Any] = {
-    **{name: functools.partial(guarded, name) for name in GUARDED if name != "a hedge"},
+    **{name: functools.partial(guarded, name) for name in GUARDED},
     **{f"async: {name}": functools.partial(aguarded, name) for name in GUARDED},
     "a breaker": lambda: breaker().call(fails),
     "a child": lambda: resilient(retry=RETRY, timeout=PROCESS, fallback=lambda data: 3)(in_child)(hold(), []),

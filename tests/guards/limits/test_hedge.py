@@ -1,53 +1,92 @@
-"""A slow answer is asked for again, and the first success wins."""
+"""A slow answer is asked for again and the first success wins: of coroutines, and of calls in threads."""
 
 import asyncio
 import gc
+import threading
 import time
 
 import pytest
 
-from prefect_resilience import Bulkhead, Hedge, RateLimit
+from prefect_resilience import AttemptTimeout, Bulkhead, Hedge, RateLimit, Timeout, resilient
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.guards.limits import hedge as hedges
+from prefect_resilience.guards.limits import line
+from prefect_resilience.guards.timeouts.threads import overdue_calls
+from tests.guards.limits.hanging import wait_until
 
 LONG, ONCE_ALL_BEGAN = 60.0, -1.0
 
 
 class Script:
-    """A coroutine function whose calls go as written: seconds until an answer or an error; the last line
-    again and again.
+    """A function, and as `later` a coroutine function, whose calls go as written: seconds until an answer or
+    an error; the last line again and again.
 
-    ONCE_ALL_BEGAN is a moment after all that are written have begun.
+    LONG is until `finish`, ONCE_ALL_BEGAN a moment after all that are written have begun.
     """
 
     def __init__(self, *lines):
         self.lines, self.calls, self.ended = lines, 0, 0
-        self.all_begun = asyncio.Event()
+        self.finish, self.all_begun, self._lock = threading.Event(), threading.Event(), threading.Lock()
 
-    async def __call__(self):
-        seconds, outcome = self.lines[min(self.calls, len(self.lines) - 1)]
-        self.calls += 1
+    def _begins(self):
+        with self._lock:
+            seconds, outcome = self.lines[min(self.calls, len(self.lines) - 1)]
+            self.calls += 1
         if self.calls == len(self.lines):
             self.all_begun.set()
+        return seconds, outcome
+
+    def _ends(self, outcome):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def __call__(self):
+        seconds, outcome = self._begins()
+        if seconds == ONCE_ALL_BEGAN:
+            self.all_begun.wait(LONG)
+        self.finish.wait(0.1 if seconds == ONCE_ALL_BEGAN else seconds)
+        self.ended += 1
+        return self._ends(outcome)
+
+    async def later(self):
+        seconds, outcome = self._begins()
         try:
             if seconds == ONCE_ALL_BEGAN:
-                await self.all_begun.wait()
+                await asyncio.to_thread(self.all_begun.wait, LONG)
             await asyncio.sleep(0.1 if seconds == ONCE_ALL_BEGAN else seconds)
         except asyncio.CancelledError:
             await asyncio.sleep(0.01)  # cleaning up takes a moment
             raise
         finally:
             self.ended += 1
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome
+        return self._ends(outcome)
 
 
-async def ask(hedge, script):
-    """Calls a script with a hedge. A call that lost is over then."""
-    try:
-        return await hedge.acall(script.__call__)
-    finally:
-        assert script.ended == script.calls
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    wait_until(lambda: overdue_calls() == 0 and not line._lines.by_key)
+
+
+@pytest.fixture(params=["sync", "async"])
+def ask(request):
+    """Calls a script with a hedge. A coroutine that lost is over then; a thread that lost is overdue."""
+    asked = []
+
+    def call(hedge, script):
+        asked.append(script)
+        try:
+            if request.param == "sync":
+                return hedge.call(script)
+            return asyncio.run(hedge.acall(script.later))
+        finally:
+            assert request.param == "sync" or script.ended == script.calls
+            wait_until(lambda: overdue_calls() == script.calls - script.ended)
+
+    yield call
+    for script in asked:
+        script.finish.set()
 
 
 FAILS = ValueError("of this call")
@@ -62,34 +101,34 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-async def test_the_first_success_answers(name):
+def test_the_first_success_answers(ask, name):
     hedge, lines, answer, calls = SCRIPTS[name]
     script, began = Script(*lines), time.monotonic()
-    assert await ask(hedge, script) == answer
+    assert ask(hedge, script) == answer
     assert script.calls == calls
     assert time.monotonic() - began < LONG / 2
 
 
-async def test_when_all_fail_the_first_error_tells_of_the_others():
+def test_when_all_fail_the_first_error_tells_of_the_others(ask):
     first = ValueError("first")
     script = Script((0, first), (0, KeyError("second")), (0, OSError("https://ann:hunter2-and-more@host/")))
     with pytest.raises(ValueError, match="first") as caught:
-        await ask(Hedge(LONG, max=2), script)
+        ask(Hedge(LONG, max=2), script)
     assert caught.value is first
     notes = "\n".join(first.__notes__)
-    assert "another hedged call failed too: KeyError('second')" in notes
-    assert "another hedged call failed too: OSError" in notes
+    assert "hedged call 2 failed too: KeyError('second')" in notes
+    assert "hedged call 3 failed too: OSError" in notes
     assert "hunter2" not in notes
     same = KeyError("same")
     with pytest.raises(KeyError):
-        await ask(Hedge(LONG), Script((0, same)))
+        ask(Hedge(LONG), Script((0, same)))
     assert not getattr(same, "__notes__", [])
 
 
 async def test_a_cancelled_caller_leaves_nothing_running():
     script = Script((LONG, 1), (LONG, 2))
-    task = asyncio.create_task(Hedge(after=0.01).acall(script.__call__))
-    await script.all_begun.wait()
+    task = asyncio.create_task(Hedge(after=0.01).acall(script.later))
+    await asyncio.to_thread(script.all_begun.wait, LONG)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -101,7 +140,9 @@ def fetch():
 
 
 async def test_a_sync_function_is_refused_before_it_is_called():
-    with pytest.raises(ConfigurationError, match="fetch is not async, which a Hedge needs"):
+    with pytest.raises(
+        ConfigurationError, match=r"fetch is not an async function: write `Hedge\(\.\.\.\).call\(\.\.\.\)`"
+    ):
         await Hedge(after=1).acall(fetch)
 
 
@@ -169,3 +210,61 @@ async def test_each_call_counts_in_the_rate():
     with pytest.raises(asyncio.CancelledError):
         await calling
     assert service.inside == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "answer"),
+    [((LONG, "first"), (0, "second"), "second"), ((0.1, "first"), (LONG, "second"), "first")],
+    ids=["the first call lost", "the other call lost"],
+)
+def test_the_loser_keeps_its_place_until_it_ends(first, second, answer):
+    room, script = Bulkhead(2, max_wait=0, name="room"), Script(first, second)
+    guarded = resilient(retry=None, limits=room, hedge=Hedge(0.02))(lambda: script())
+    assert guarded() == answer
+    assert line.in_line("bulkhead:room") == 1
+    if answer == "second":
+        assert line.overdue_places("bulkhead:room") == 1
+    assert room.call(int) == 0
+    script.finish.set()
+    wait_until(lambda: line.in_line("bulkhead:room") == 0)
+
+
+def test_no_other_call_without_a_free_place():
+    script = Script((0.1, "first"), (0, "second"))
+    guarded = resilient(retry=None, limits=Bulkhead(1), hedge=Hedge(0.01))(lambda: script())
+    assert guarded() == "first"
+    assert script.calls == 1
+
+
+def test_an_attempt_that_is_over_makes_no_more_calls():
+    script = Script((LONG, "late"))
+    slow = resilient(retry=None, timeout=Timeout(0.05, mode="thread"), hedge=Hedge(0.15))(lambda: script())
+    with pytest.raises(AttemptTimeout):
+        slow()
+    time.sleep(0.3)
+    assert script.calls == 1
+    script.finish.set()
+
+
+def test_abandoned_calls_are_bounded(monkeypatch):
+    monkeypatch.setattr(hedges, "MOST_OVERDUE", 2)
+    finish, quick = threading.Event(), Hedge(0.01)
+    made = []
+
+    def read(number):
+        made.append(number)
+        if made.count(number) == 1 and number < 3:
+            finish.wait(10)
+        elif number == 3:
+            time.sleep(0.1)
+        return number
+
+    assert [quick.call(read, number) for number in (10, 0, 1)] == [10, 0, 1]
+    assert made.count(0) == 2
+    assert quick.call(read, 3) == 3
+    assert made.count(3) == 1
+    finish.set()
+
+
+def test_json_means_the_same():
+    assert Hedge.model_validate({"after": "200ms", "max": 2}) == Hedge(after=0.2, max=2)

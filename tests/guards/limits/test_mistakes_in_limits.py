@@ -50,7 +50,7 @@ MISTAKES = [
     (lambda: Hedge(1, max=0), "Hedge(max=0): write at least 1"),
     (lambda: Hedge(1, maximum=2), "Hedge has no option 'maximum'; did you mean 'max'?"),
     (lambda: Hedge("soon"), "'soon' is not a duration"),
-    (lambda: resilient(hedge=Hedge(1))(time.sleep), "write 'sleep' as `async def`, or leave hedge= out"),
+    (lambda: Hedge(1).call(asyncio.sleep, 0), "sleep is async: write `await Hedge(...).acall(...)`"),
     (
         lambda: resilient(hedge=Hedge(1))(generator),
         "hedge= needs a function with one result, but 'generator' is a generator",
