@@ -18,21 +18,9 @@ from typing import Any, cast
 from pydantic import Field, field_validator, model_validator
 
 from prefect_resilience.base.drive import Invoke, Steps, adrive, drive
-from prefect_resilience.base.policy import Policy, nearest
+from prefect_resilience.base.naming import UNSET
+from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.taxonomy import ErrorCategory
-
-STATUS: dict[ErrorCategory, int] = {
-    ErrorCategory.RATE_LIMIT: 429,
-    ErrorCategory.UNAVAILABLE: 503,
-    ErrorCategory.SERVER_ERROR: 500,
-    ErrorCategory.AUTH: 401,
-    ErrorCategory.INVALID: 400,
-    ErrorCategory.NOT_FOUND: 404,
-    ErrorCategory.CONFLICT: 409,
-    ErrorCategory.OVERFLOW: 413,
-}
-"""The HTTP status that is classified as the category."""
 
 
 class InjectedFault(Exception):
@@ -46,22 +34,14 @@ class InjectedFault(Exception):
         return f"injected: HTTP {self.status_code}"
 
 
-class _NoOutcome:
-    def __repr__(self) -> str:
-        return "nothing"
-
-
-NOTHING: Any = _NoOutcome()
-
-
 class Injection(Policy):
     """The faults to inject into the calls of one target, and how often.
 
     target: the name of a task or circuit, with `*` for any text; None for every call.
     latency: seconds before the call, or (least, most) to draw from.
-    fault: the error to raise instead: an exception, its class, a function that returns one, an HTTP status,
-        or the name of an error category.
-    outcome: the value to return instead, or a function that gets the real result and returns another one.
+    fault: the error to raise instead: an exception, its class, a function that returns one, or an HTTP
+        status.
+    outcome: the value to return instead.
     rate: the share of the calls, from 0 to 1. times: the maximum number of affected calls. seed: makes the
         random draws repeatable.
     """
@@ -69,7 +49,7 @@ class Injection(Policy):
     target: str | None = None
     latency: float | tuple[float, float] | None = None
     fault: Any = None
-    outcome: Any = NOTHING
+    outcome: Any = UNSET
     rate: float = Field(default=1.0, ge=0, le=1)
     times: int | None = Field(default=None, ge=1)
     seed: int | None = None
@@ -90,9 +70,9 @@ class Injection(Policy):
 
     @model_validator(mode="after")
     def _does_something(self) -> Injection:
-        if self.latency is None and self.fault is None and self.outcome is NOTHING:
+        if self.latency is None and self.fault is None and self.outcome is UNSET:
             raise ValueError("Injection does nothing: write latency=, fault= or outcome=")
-        if self.fault is not None and self.outcome is not NOTHING:
+        if self.fault is not None and self.outcome is not UNSET:
             raise ValueError(
                 "Injection: a call that raises a fault has no outcome: write fault= or outcome=, not both"
             )
@@ -111,17 +91,8 @@ def error_of(fault: Any) -> BaseException | None:
         return fault
     if isinstance(fault, int) and not isinstance(fault, bool) and 400 <= fault <= 599:
         return InjectedFault(fault)
-    if fault == ErrorCategory.TIMEOUT:
-        return TimeoutError("injected: no answer in time")
-    if fault == ErrorCategory.NETWORK:
-        return ConnectionError("injected: connection refused")
-    statuses = {str(category.value): status for category, status in STATUS.items()}
-    if isinstance(fault, str) and str(getattr(fault, "value", fault)) in statuses:
-        return InjectedFault(statuses[str(getattr(fault, "value", fault))])
-    names = [*statuses, ErrorCategory.TIMEOUT.value, ErrorCategory.NETWORK.value]
     raise ConfigurationError(
-        f"fault={fault!r} cannot be raised: write an exception, a status from 400 to 599, or a category"
-        + nearest(str(fault), names)
+        f"fault={fault!r} cannot be raised: write an exception, its class, or a status from 400 to 599"
     )
 
 
@@ -195,8 +166,4 @@ def _call(
     error = error_of(injection.fault)
     if error is not None:
         raise error
-    if injection.outcome is NOTHING:
-        return (yield Invoke(fn, args, kwargs))
-    if callable(injection.outcome):
-        return injection.outcome((yield Invoke(fn, args, kwargs)))
-    return injection.outcome
+    return (yield Invoke(fn, args, kwargs)) if injection.outcome is UNSET else injection.outcome

@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    pass
+from typing import Any, Literal
 
 RETRIES = frozenset({"AwaitingRetry", "Retrying"})
 REPLACED = frozenset({"Fallback", "Degraded"})

@@ -46,8 +46,7 @@ def test_a_fault_is_raised_retried_and_gone(mode: Any) -> None:
 @pytest.mark.parametrize(
     ("fault", "category"),
     [
-        ("rate_limit", "rate_limit"),
-        ("network", "network"),
+        (429, "rate_limit"),
         (ConnectionResetError, "network"),
         (httpx.ReadTimeout("slow"), "timeout"),
         (lambda: InjectedFault(500), "server_error"),
@@ -66,8 +65,6 @@ def test_an_outcome_stands_for_the_answer(mode: Any) -> None:
         assert mode.value(task) == "another"
     with inject(task, outcome=None):
         assert mode.value(task) is None
-    with inject(task, outcome=str.upper):
-        assert mode.value(task) == "THE REAL ONE"
 
 
 def test_latency_counts_towards_the_timeout(mode: Any) -> None:
@@ -90,7 +87,7 @@ def test_a_circuit_is_reached_by_its_name(mode: Any) -> None:
         assert mode.value(task, "b") == "b"
         with pytest.raises(CircuitOpenError):
             mode.value(task, "a")
-    with inject(circuit, fault="network"), pytest.raises(ConnectionError):
+    with inject(circuit, fault=ConnectionError), pytest.raises(ConnectionError):
         mode.value(task, "b")
 
 
@@ -121,7 +118,6 @@ def test_the_same_seed_draws_the_same(rate: float, seed: int) -> None:
     [
         ({}, "does nothing: write latency=, fault= or outcome="),
         ({"fault": 200}, "a status from 400 to 599"),
-        ({"fault": "netwrk"}, "did you mean 'network'?"),
         ({"fault": 503, "outcome": 1}, "fault= or outcome=, not both"),
         ({"latency": -1}, "write seconds, or (least, most)"),
         ({"latency": (2, 1)}, "write seconds, or (least, most)"),

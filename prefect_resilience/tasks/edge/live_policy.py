@@ -137,11 +137,9 @@ class BlockAnswer:
 
     policy: ResiliencePolicy | None = None
     trouble: str = ""
-    is_final: bool = True
-    """Whether the server has answered, so that this replaces its last answer."""
 
 
-SILENCE = BlockAnswer(trouble=f"the Prefect API has not answered within {PATIENCE:g} s", is_final=False)
+SILENCE = BlockAnswer(trouble="the Prefect API has not answered")
 
 
 @dataclass(eq=False)
@@ -181,7 +179,7 @@ class LivePolicy:
             answer = ask(self.name)
             with self.lock:
                 # While the API is unavailable, its last answer stays in use.
-                if answer != self.latest and (answer.is_final or not self.latest.is_final):
+                if answer not in (SILENCE, self.latest):
                     self.latest, self.warned = answer, set()
         finally:
             self.answered = None
@@ -230,8 +228,8 @@ def ask(name: str) -> BlockAnswer:
         return BlockAnswer(trouble=f"block {SLUG}/{name} not found: create it in the UI, or with save()")
     except ConfigurationError as error:
         return BlockAnswer(trouble=f"the block is invalid: {error}")
-    except Exception as error:  # noqa: BLE001 - an API is unavailable in many ways
-        return BlockAnswer(trouble=f"the Prefect API is unavailable: {error!r}", is_final=False)
+    except Exception:  # noqa: BLE001 - an API is unavailable in many ways
+        return SILENCE
 
 
 _policies: dict[tuple[str | None, str], LivePolicy] = {}

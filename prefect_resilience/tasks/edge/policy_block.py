@@ -220,36 +220,6 @@ class ResiliencePolicy(Block):
         return [value] if isinstance(value, str) else value
 
     @classmethod
-    def of(cls, task: object) -> ResiliencePolicy:
-        """A block with the values in the code of a resilient task. Once it is saved, its form shows these
-        values, and they override the code.
-
-        Options without a field in the form stay the code's. Raises ConfigurationError for anything but a task
-        of `@resilient_task`.
-
-        Example:
-            >>> @resilient_task(retry=4, timeout=20)
-            ... def ask(question: str) -> str: ...
-            >>> block = ResiliencePolicy.of(ask)
-            >>> block.retry.attempts, block.timeout
-            (4, 20.0)
-        """
-        guard: Any = getattr(task, "guard", None)
-        if guard is None:
-            raise ConfigurationError(
-                f"ResiliencePolicy.of() takes a task of @resilient_task, not {type(task).__name__}"
-            )
-        own = guard.circuit
-        return cls.model_validate(
-            {
-                "retry": _in_form(RetryFields, guard.retry),
-                "circuit": None if own is None else {"name": own.name, **_in_form(CircuitFields, own.policy)},
-                "timeout": None if guard.timeout is None else guard.timeout.total,
-                "fallback": [step.name for step in guard.fallbacks] or None,
-            }
-        )
-
-    @classmethod
     def checksum(cls) -> str:
         """The checksum of its schema, by which a server identifies the schema."""
         return cls._calculate_schema_checksum()
@@ -258,12 +228,6 @@ class ResiliencePolicy(Block):
         """The options with a value, as JSON; options that are left to the code are missing."""
         options = self.model_dump(include={"retry", "circuit", "timeout", "fallback"})
         return {name: value for name, value in options.items() if value}
-
-
-def _in_form(fields: type[Fields], policy: BaseModel) -> dict[str, Any]:
-    """The options of a policy for which the form has a field."""
-    values = policy.model_dump(mode="json", include=set(fields.model_fields))
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _without_nothing(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,8 +28,6 @@ from prefect_resilience.tasks.edge.task_options import MOST_RETRIES_BY_POLICY
 from prefect_resilience.tasks.edge.task_runs import TaskSurroundings, apply_policy, record_of
 
 if TYPE_CHECKING:
-    from prefect.context import TaskRunContext
-
     from prefect_resilience.tasks.edge.task import ResilientTask
 
 

@@ -10,7 +10,6 @@ from prefect_resilience import Backoff, CircuitBreaker, Fallback, Retry, Timeout
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.tasks.edge.live_policy import read_policy, with_policy
-from prefect_resilience.tasks.edge.policy_block import ResiliencePolicy
 
 
 def archive(drug: str) -> str:
@@ -42,35 +41,6 @@ def test_what_it_does_not_say_stays():
         for field in ("retry", "circuit", "timeout", "fallbacks", "effect", "dead_letter", "fn", "policy"):
             if field.removesuffix("s") != name:
                 assert getattr(made, field) == getattr(own, field), field
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"retry": None},
-        {"retry": Retry(attempts=5, backoff=Backoff.schedule([1, 2, 3]), give_up_on=[ValueError, "503"])},
-        {"retry": Retry(4, max_elapsed=60, retry_on="rate_limit", by_category={"timeout": 2})},
-        {"circuit": "llm:{provider}", "timeout": 3},
-        {"circuit": CircuitBreaker("filled in", failure_threshold=7, window="2m", probe_calls=4)},
-        {"timeout": Timeout(9, mode="thread"), "fallback": [archive, Fallback.value("unknown")]},
-    ],
-    ids=lambda options: " and ".join(options) or "nothing",
-)
-def test_a_block_that_was_made_of_a_task_changes_nothing(options: dict[str, Any]) -> None:
-    @resilient_task(policy="llm-default", **options)
-    def ask(drug: str, provider: str = "primary") -> str:
-        return drug
-
-    block = ResiliencePolicy.of(ask)
-    assert block.retry.attempts == ask.guard.retry.attempts
-    assert (block.circuit.name is None) == (ask.guard.circuit is None)
-    assert with_policy(ask.guard, read_policy(block.as_options())) == ask.guard
-
-
-def test_a_block_is_made_of_a_resilient_task_only() -> None:
-    with pytest.raises(ConfigurationError, match="takes a task of @resilient_task, not function"):
-        ResiliencePolicy.of(archive)
 
 
 @pytest.mark.parametrize(
