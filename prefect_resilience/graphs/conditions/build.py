@@ -17,7 +17,6 @@ from prefect_resilience.graphs.conditions.reading import Operator
 class PathBuilder:
     """A place in a result; comparing it gives a `Condition`. Made by `path`."""
 
-    __slots__ = ("_path",)
     # No hash, because == makes a condition.
 
     def __init__(self, path: str) -> None:

@@ -54,8 +54,6 @@ class EvaluationBounds:
     The clock is the CPU time of this thread, so that no condition fails because the machine is busy.
     """
 
-    __slots__ = ("_clock", "_ends", "_steps")
-
     def __init__(self, *, steps: int = STEPS, clock: Callable[[], float] = time.thread_time) -> None:
         self._steps = steps
         self._clock = clock

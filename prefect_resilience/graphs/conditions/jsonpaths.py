@@ -75,15 +75,11 @@ def _node(value: Any, root: Any) -> _Node:
 class _Current(RelativeFilterQuery):
     """`@`. It keeps `$`, which the library loses here. A single `@` always exists, whatever its value is."""
 
-    __slots__ = ()
-
     def evaluate(self, context: Any) -> object:
         return _followed(self.path, context.current, context.root)
 
 
 class _Root(RootFilterQuery):
-    __slots__ = ()
-
     def evaluate(self, context: Any) -> object:
         return _followed(self.path, context.root, context.root)
 

@@ -27,13 +27,13 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.conditions.compare import EvaluationBounds
 from prefect_resilience.graphs.conditions.evaluate import Evaluation, Explanation, Source, describe, parts
 from prefect_resilience.graphs.conditions.reading import (
+    TYPE_OF,
     WITH_VALUE,
     Operator,
     Place,
     Reading,
     json_schema,
     too_large,
-    type_of,
 )
 
 _MOST_TOLD = 5
@@ -184,7 +184,7 @@ class Condition(Policy):
 
     def _form(self) -> dict[str, Any]:
         """The JSON form, with only the fields that apply."""
-        kind = type_of(self.operator)
+        kind = TYPE_OF.get(self.operator, self.operator)
         form: dict[str, Any] = {"type": kind}
         if kind != self.operator:
             form["operator"] = self.operator

@@ -40,22 +40,12 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 TYPES: tuple[str, ...] = (*FAMILIES, *OPERATORS)
 CATEGORIES = tuple(word.value for word in ErrorCategory)
 
-
-_TYPE_OF = {
+TYPE_OF = {
     **dict.fromkeys(OF_ERRORS, "error_catch"),
     **dict.fromkeys(OF_ORDER, "comparison"),
     **dict.fromkeys(OF_PARTS, "output_check"),
 }
-
-
-def type_of(operator: str) -> str:
-    """The `type` of an operator in JSON."""
-    return _TYPE_OF.get(operator, operator)
-
-
-def operators_of(kind: str) -> tuple[str, ...]:
-    """The operators that a type may have."""
-    return FAMILIES.get(kind, (kind,))
+"""The `type` in JSON of the operators for which it is not the operator's name."""
 
 
 DEEPEST = 100
@@ -175,7 +165,7 @@ class Reading:
             if operator is None:
                 return None
             kind = None
-        among = operators_of(kind) if kind else OPERATORS
+        among = FAMILIES.get(kind, (kind,)) if kind else OPERATORS
         right = ", ".join(among)
         if operator is None and kind in OPERATORS:
             return kind

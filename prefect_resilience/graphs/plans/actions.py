@@ -18,7 +18,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.model import Node
 from prefect_resilience.graphs.plans.parameters import Parameter, parameters_of
 from prefect_resilience.graphs.plans.reading.mistakes import Wrong
-from prefect_resilience.graphs.plans.templates import has_template
+from prefect_resilience.graphs.plans.templates import texts
 
 F = TypeVar("F", bound=Callable[..., Any])
 ERROR = "error"
@@ -214,5 +214,5 @@ def _wrong_input(found: Action, node: Node) -> Iterator[Wrong]:
             yield (), f"{found.name!r} needs {name!r}: write it in the input"
     for name, value in node.input.items():
         parameter = found.parameters.get(name)
-        if parameter is not None and not has_template(value) and (why := parameter.refuses(value)):
+        if parameter is not None and not any(texts(value)) and (why := parameter.refuses(value)):
             yield (name,), why

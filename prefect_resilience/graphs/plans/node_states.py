@@ -208,7 +208,9 @@ def not_met(state: NodeState) -> str:
     """The reason why the trigger rule of a node does not hold. Every dependency has settled."""
     lacking = state.deps
     if state.rule == "all_success":
-        lacking = [dep for dep in lacking if not is_met(dep, state)]
+        lacking = [
+            dep for dep in lacking if not (dep.status is Status.SUCCEEDED or state.id in dep.routed_to)
+        ]
     words = name_some([_in_words(dep) for dep in lacking[:MOST_NAMES]], len(lacking))
     match state.rule:
         case "all_success":
@@ -219,18 +221,11 @@ def not_met(state: NodeState) -> str:
             return f"none of its dependencies produced a value: {words}"
 
 
-def is_met(dep: NodeState, state: NodeState) -> bool:
-    """Whether a settled dependency is met: it has a value, or the node handles its failure."""
-    return dep.status is Status.SUCCEEDED or state.id in dep.routed_to
-
-
 def _in_words(state: NodeState) -> str:
     return f"{state.id} {_WORDS[state.status]}"
 
 
 _WORDS = {
-    Status.WAITING: "waits",
-    Status.RUNNING: "runs",
     Status.SUCCEEDED: "succeeded",
     Status.FAILED: "failed",
     Status.SKIPPED: "was skipped",

@@ -34,14 +34,6 @@ class Parameter:
     def required(self) -> bool:
         return self.default is inspect.Parameter.empty
 
-    @property
-    def type_text(self) -> str:
-        if self.annotation is inspect.Parameter.empty:
-            return ""
-        if isinstance(self.annotation, str):
-            return self.annotation
-        return inspect.formatannotation(self.annotation).replace("typing.", "")
-
     @cached_property
     def adapter(self) -> TypeAdapter[Any] | None:
         """Validates values; None if pydantic cannot use the annotation."""
@@ -85,8 +77,9 @@ class Parameter:
         first = error.errors(include_url=False)[0]
         inside = "".join(f"[{part!r}]" for part in first["loc"])
         says = first["msg"][0].lower() + first["msg"][1:]
+        kind = inspect.formatannotation(self.annotation).replace("typing.", "")
         shown = shortly(value, 80)
-        return f"{self.name}={shown} is not a valid {self.type_text}: {inside + ': ' if inside else ''}{says}"
+        return f"{self.name}={shown} is not a valid {kind}: {inside + ': ' if inside else ''}{says}"
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, field_serializer
 
 from prefect_resilience.base.plain import plain, plain_or_cut
+from prefect_resilience.base.text import plural
 from prefect_resilience.errors.classify.classify import classifier
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ResilienceError
@@ -112,8 +113,27 @@ def failure_of(
     """
     message = redact(_message(result, overdue))
     failure = PlanFailed(message, result)
+    category = ErrorCategory.TIMEOUT if overdue else ErrorCategory.SUBTASK
+    details: dict[str, Any] = {"partial_results": partial_results(result.outputs)}
+    if first is not None:
+        details |= {"failed_step": first, "failed_steps": result.failed[:100]}
     cause = result.nodes[first].error if first is not None else None
-    failure.context = _context(result, message, cause, first, now, flow_run_id, overdue is not None)
+    model = None if overdue else cause
+    failure.context = ErrorContext(
+        category=category,
+        kind=model.kind if model else category.kind,
+        code=model.code if model else "TIMEOUT" if overdue else "subtask",
+        reason=FailureReason.EXECUTION_TIMEOUT if overdue else FailureReason.SUBTASK_FAILURE,
+        retryable=model.retryable if model else category.retryable,
+        retry_after=model.retry_after if model else None,
+        message=bounded(message, 2_000),
+        node_id=first,
+        flow_run_id=flow_run_id,
+        timestamp=now,
+        exception_type=f"{PlanFailed.__module__}.{PlanFailed.__qualname__}",
+        details=details,
+        cause=None if cause is None else cause.deeper(),
+    )
     attach_context(failure, failure.context)
     return failure
 
@@ -150,44 +170,12 @@ def _message(result: PlanResult, overdue: str | None) -> str:
         return overdue or "the plan failed"
     texts = [f"{name!r} ({_summary(result.nodes[name].error)})" for name in failed[:NAMED]]
     more = f" and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
-    nodes = "node" if len(result.nodes) == 1 else "nodes"
-    text = f"{len(failed)} of {len(result.nodes)} {nodes} failed: {', '.join(texts)}{more}"
+    text = f"{len(failed)} of {plural(len(result.nodes), 'node')} failed: {', '.join(texts)}{more}"
     return f"{overdue}; {text}" if overdue else text
 
 
 def _summary(error: ErrorContext | None) -> str:
     return "without an error" if error is None else bounded(error.summary(), 200)
-
-
-def _context(
-    result: PlanResult,
-    message: str,
-    cause: ErrorContext | None,
-    first: str | None,
-    now: datetime,
-    flow_run_id: str | None,
-    overdue: bool,
-) -> ErrorContext:
-    category = ErrorCategory.TIMEOUT if overdue else ErrorCategory.SUBTASK
-    details: dict[str, Any] = {"partial_results": partial_results(result.outputs)}
-    if first is not None:
-        details |= {"failed_step": first, "failed_steps": result.failed[:100]}
-    model = cause if cause is not None and not overdue else None
-    return ErrorContext(
-        category=category,
-        kind=model.kind if model else category.kind,
-        code=model.code if model else "TIMEOUT" if overdue else "subtask",
-        reason=FailureReason.EXECUTION_TIMEOUT if overdue else FailureReason.SUBTASK_FAILURE,
-        retryable=model.retryable if model else category.retryable,
-        retry_after=model.retry_after if model else None,
-        message=bounded(message, 2_000),
-        node_id=first,
-        flow_run_id=flow_run_id,
-        timestamp=now,
-        exception_type=f"{PlanFailed.__module__}.{PlanFailed.__qualname__}",
-        details=details,
-        cause=None if cause is None else cause.deeper(),
-    )
 
 
 def partial_results(outputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,19 +54,18 @@ def routes(
     error: ErrorContext | None = None,
     outputs: Mapping[str, Any] | None = None,
     errors: dict[str, ErrorContext] | None = None,
-    state: Mapping[str, Any] | None = None,
     inputs: Mapping[str, Any] | None = None,
     now: datetime,
 ) -> Routing:
     """The routes of `node` after it returned `output`, or failed after all retries with `error`.
 
     `handlers` are the nodes that have it in `handles_error`. `outputs` and `errors` are those of ended nodes,
-    by id, for conditions with a `source_task`. `state` and `inputs` are the plan's. `now` is the timestamp
-    for the error of a condition that cannot be evaluated.
+    by id, for conditions with a `source_task`. `inputs` are the plan's. `now` is the timestamp for the error
+    of a condition that cannot be evaluated.
     """
     if error is not None and error.action_id is None:
         error = error.model_copy(update={"action_id": node.type})
-    values = _Seen(output, error, outputs or {}, errors or {}, state or {}, inputs or {})
+    values = _Seen(output, error, outputs or {}, errors or {}, inputs or {})
     if error is not None:
         return _after_failure(node, handlers, values, error, f"it failed ({bounded(error.code, 40)})")
     try:
@@ -82,18 +81,13 @@ def routes(
         return _after_failure(node, handlers, replace(values, error=error), error, bounded(info.message, 200))
 
 
-def with_errors(
-    state: Mapping[str, Any], error: ErrorContext | None, others: dict[str, ErrorContext] | None = None
-) -> dict[str, Any]:
-    """The plan's state for a node or a condition, with any errors.
+def state_of(error: ErrorContext | None, others: dict[str, ErrorContext]) -> dict[str, Any]:
+    """The plan's state for a node or a condition.
 
     `error` led to this node. `others` are the errors of all failed nodes so far, the latest one last.
     """
-    errors = {LAST_ERROR: error, PLAN_ERROR: next(reversed((others or {}).values()), None) or error}
-    plain = {name: value for name, value in state.items() if name not in errors}
-    return plain | {
-        name: context.model_dump(mode="json") for name, context in errors.items() if context is not None
-    }
+    errors = {LAST_ERROR: error, PLAN_ERROR: next(reversed(others.values()), None) or error}
+    return {name: context.model_dump(mode="json") for name, context in errors.items() if context is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +98,12 @@ class _Seen:
     error: ErrorContext | None
     outputs: Mapping[str, Any]
     errors: dict[str, ErrorContext]
-    state: Mapping[str, Any]
     inputs: Mapping[str, Any]
 
     @property
     def scope(self) -> dict[str, Any]:
         errors = self.errors if self.error is None else {"": self.error}
-        return {"state": with_errors(self.state, self.error, errors), "inputs": self.inputs}
+        return {"state": state_of(self.error, errors), "inputs": self.inputs}
 
     def source(self, task: str) -> tuple[Any, Any]:
         """The output and the error of a `source_task`. A skipped node has neither."""

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.model import Node
 from prefect_resilience.graphs.plans.node_states import (
     NodeState,
@@ -58,25 +57,17 @@ class ScheduleStep(NamedTuple):
 
 
 class Schedule:
-    """The course of a plan: `start`, then `settle` for every node that was ready, until it is `over`.
+    """The course of a plan: `start`, then `settle` for every node that was ready.
 
-    The nodes name each other correctly: reading has checked this. A node is ready once or skipped once. The
-    caller runs ready nodes in any order or in parallel. Not thread-safe. Wrong calls raise
-    `ConfigurationError`.
+    The nodes name each other correctly and have no cycle: reading has checked this. A node is ready once or
+    skipped once. The caller runs ready nodes in any order or in parallel. Not thread-safe.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         nodes = tuple(nodes)
         self._states = {node.id: NodeState(node.id, node.trigger_rule) for node in nodes}
         link(nodes, self._states)
-        self._open = len(nodes)
-        self._running = 0
         self._stopped: str | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether every node has settled."""
-        return not self._open
 
     def start(self) -> ScheduleStep:
         """The nodes that wait for nothing."""
@@ -85,15 +76,12 @@ class Schedule:
     def settle(self, node_id: str, ended: Ended) -> ScheduleStep:
         """A ready node has ended, after all its retries."""
         state = self._states[node_id]
-        if state.status is not Status.RUNNING:
-            raise ConfigurationError(f"node {node_id!r} cannot end, because it is not running")
         state.routed_to = ended.routed_to
-        self._running -= 1
         if ended.produced:
-            self._mark_settled(state, Status.SUCCEEDED)
+            state.status = Status.SUCCEEDED
             state.trail = after_success(state.trail)
         else:
-            self._mark_settled(state, Status.FAILED)
+            state.status = Status.FAILED
             state.trail = after_failure(state.trail, state.id, ended.error)
         return self._advance(_update_followers(state))
 
@@ -108,7 +96,6 @@ class Schedule:
         check_addition(nodes, self._states, by=by, before=before)
         new = {node.id: NodeState(node.id, node.trigger_rule) for node in nodes}
         self._states.update(new)
-        self._open += len(new)
         link(nodes, self._states)
         for name in before:
             for state in new.values():
@@ -123,7 +110,7 @@ class Schedule:
         skips: list[Skip] = []
         for state in self._states.values():
             if state.status is Status.WAITING:
-                self._mark_settled(state, Status.SKIPPED)
+                state.status = Status.SKIPPED
                 skips.append(Skip(state.id, reason))
         return ScheduleStep(skipped=tuple(skips))
 
@@ -148,21 +135,13 @@ class Schedule:
                 continue
             _look_back(state)
             if reason:
-                self._mark_settled(state, Status.SKIPPED)
+                state.status = Status.SKIPPED
                 skips.append(Skip(state.id, reason))
                 told.extend(_update_followers(state))
             else:
                 state.status = Status.RUNNING
-                self._running += 1
                 ready.append(state.id)
-        if self._open and not self._running:
-            waiting = next(state.id for state in self._states.values() if state.status is Status.WAITING)
-            raise ConfigurationError(f"node {waiting!r} waits for itself: the plan has a cycle")
         return ScheduleStep(tuple(ready), tuple(skips))
-
-    def _mark_settled(self, state: NodeState, status: Status) -> None:
-        state.status = status
-        self._open -= 1
 
 
 def _update_followers(state: NodeState) -> list[NodeState]:

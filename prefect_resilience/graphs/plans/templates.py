@@ -278,11 +278,6 @@ _ALLOWED = {
 }
 
 
-def has_template(value: Any) -> bool:
-    """Whether a value contains a template."""
-    return any(True for _ in texts(value))
-
-
 def texts(value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
     """Every template in a value, with its place."""
     if isinstance(value, str):

@@ -76,7 +76,7 @@ def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert says("a\0.json")[0].startswith("a\\x00.json: cannot be read: ")
     assert says("") == ['the plan: is empty: write {"tasks": [...]}']
     assert says(Path("")) == [".: is not a plan file: its name must end in .json, .yaml, .yml"]
-    assert says(5) == ["the plan: write a plan, its data, a file's path, or a string of JSON or YAML, not 5"]
+    assert says(5) == ["a plan is an object with its nodes in 'tasks', not 5"]
     monkeypatch.setattr(plan_data, "LARGEST_FILE", 10)
     assert says("plan.json") == ["plan.json: 37 bytes are more than the 10 that a plan may have"]
     assert says(ONE % "") == ["the plan: 37 characters are more than the 10 that a plan may have"]

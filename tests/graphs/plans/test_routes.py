@@ -9,7 +9,7 @@ import pytest
 
 from prefect_resilience import Condition, ErrorCategory, failed, path, succeeded
 from prefect_resilience.graphs.plans.model import Node, PlanTransition
-from prefect_resilience.graphs.plans.routes import Routing, about_errors, routes, with_errors
+from prefect_resilience.graphs.plans.routes import Routing, about_errors, routes, state_of
 from tests.graphs.plans.plan_builders import NOW, error_at, node
 
 SURE = path("confidence") >= 0.9
@@ -80,9 +80,9 @@ class TestAfterSuccess:
         other = Condition.model_validate(
             {"type": "comparison", "operator": "gt", "path": "n", "value": 3, "source_task": "other"}
         )
-        both = other & (path("inputs.region") == "eu") & (path("state.seen") == 1)
+        both = other & (path("inputs.region") == "eu") & (path("state._plan_error.code") == "503")
         one = node("a", condition=both, on_success="b", on_failure="c")
-        scope = {"inputs": {"region": "eu"}, "state": {"seen": 1}}
+        scope = {"inputs": {"region": "eu"}, "errors": {"third": error_at("third")}}
         assert decided(one, {}, outputs={"other": {"n": 4}}, **scope).to == ("b",)
         assert decided(one, {}, outputs={"other": {"n": 3}}, **scope).to == ("c",)
 
@@ -179,14 +179,13 @@ def test_what_is_about_errors() -> None:
 
 @pytest.mark.requirement("002.05")
 def test_the_errors_in_the_state() -> None:
-    stale = {"x": 1, "_last_error": {"code": "old"}, "_plan_error": {"code": "old"}}
-    assert with_errors(stale, None) == {"x": 1}
+    assert state_of(None, {}) == {}
     others = {"a": error_at("a"), "b": error_at("b")}
-    shown = with_errors(stale, error_at("a"), others)
+    shown = state_of(error_at("a"), others)
     assert (shown["_last_error"]["code"], shown["_last_error"]["node_id"]) == ("503", "a")
     assert shown["_plan_error"]["node_id"] == "b", "the latest one, wherever it was"
-    assert with_errors({}, None, others).keys() == {"_plan_error"}
-    assert with_errors({}, error_at("a"))["_plan_error"]["node_id"] == "a"
+    assert state_of(None, others).keys() == {"_plan_error"}
+    assert state_of(error_at("a"), {})["_plan_error"]["node_id"] == "a"
 
 
 @pytest.mark.requirement("002.06")

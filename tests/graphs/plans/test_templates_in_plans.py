@@ -23,7 +23,6 @@ from prefect_resilience.graphs.plans.lookups import TemplateError, as_plain, as_
 from prefect_resilience.graphs.plans.reading.mistakes import Names
 from prefect_resilience.graphs.plans.templates import (
     SANDBOX,
-    has_template,
     path_mistake,
     read_template,
     references,
@@ -315,9 +314,8 @@ def test_references_and_whether_there_is_a_template() -> None:
     assert references(value, names={"doc"}) == {"a", "b", "c", "d-1"}
     assert references("{{doc.x}}") == {"doc"}
     assert references(5) == set()
-    assert has_template(value)
-    assert has_template("{% x %}")
-    assert not has_template({"{{a}}": ["a", 5, None, {"x": "{ a }"}]})
+    assert list(texts("{% x %}")) == [((), "{% x %}")]
+    assert not any(texts({"{{a}}": ["a", 5, None, {"x": "{ a }"}]}))
     for text in ("{{ a.output }}", "{{ a.output | length }}", "{{ a"):
         assert read_template(text).is_one_value
     for text in ("{{a}}{{b}}", "a", "{{ a | length }}."):

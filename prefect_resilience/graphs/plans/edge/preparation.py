@@ -19,7 +19,7 @@ from prefect_resilience.graphs.plans.lookups import Rendering
 from prefect_resilience.graphs.plans.model import Cache, FanOut, Node
 from prefect_resilience.graphs.plans.node_states import name_some
 from prefect_resilience.graphs.plans.result import NodeResult, partial_results
-from prefect_resilience.graphs.plans.routes import with_errors
+from prefect_resilience.graphs.plans.routes import state_of
 from prefect_resilience.graphs.plans.templates import render
 
 
@@ -62,7 +62,7 @@ class Preparation:
         return cast("Sequence[Any]", items)
 
     def _view(self, seen: ErrorContext | None, names: Mapping[str, Any]) -> Rendering:
-        return Rendering(self.results, with_errors({}, seen, self.errors), self.inputs, names)
+        return Rendering(self.results, state_of(seen, self.errors), self.inputs, names)
 
     def _job(
         self, node: Node, name: str, view: Rendering, seen: ErrorContext | None, index: int | None
@@ -93,12 +93,8 @@ class Branches:
         self.outcomes: list[NodeOutcome | None] = [None] * len(items)
         self._waiting = deque(range(len(items)))
         self._running = 0
+        self.fan_out = cast(FanOut, node.map)
         self._most = self.fan_out.max_concurrent or len(items)
-
-    @property
-    def fan_out(self) -> FanOut:
-        assert self.node.map is not None
-        return self.node.map
 
     @property
     def over(self) -> bool:

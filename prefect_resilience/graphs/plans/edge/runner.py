@@ -23,6 +23,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 
 from prefect_resilience.base.outcomes import caller_checks_failures
+from prefect_resilience.base.text import plural
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.graphs.plans.edge import outcomes
 from prefect_resilience.graphs.plans.edge.nodes import TaskFactory, recording_task_runs
@@ -323,8 +324,7 @@ class Run:
         overdue = None
         if self.overdue is not None:
             unstarted = sum(node.reason == self.overdue for node in results.values())
-            nodes = "node" if unstarted == 1 else "nodes"
-            overdue = f"{self.overdue}, and {unstarted} {nodes} did not start"
+            overdue = f"{self.overdue}, and {plural(unstarted, 'node')} did not start"
         raise failure_of(
             result,
             now=_now(),

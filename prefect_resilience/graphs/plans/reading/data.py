@@ -48,8 +48,6 @@ HALF_LETTER = "a lone surrogate (half a character): write valid Unicode"
 class WrittenTwice(str):
     """Replaces the value of a key that its object has more than once; its text is the mistake."""
 
-    __slots__ = ()
-
 
 def refuse(place: str, says: str, source: str | None = None) -> NoReturn:
     raise PlanError([Mistake(place, says)], source or place) from None

@@ -10,7 +10,8 @@ from pydantic import BaseModel, BeforeValidator
 
 from prefect_resilience.base.plain import shortly
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.graphs.plans.reading.mistakes import Wrong, refusal
+from prefect_resilience.graphs.conditions.model import validation_error
+from prefect_resilience.graphs.plans.reading.mistakes import Wrong
 from prefect_resilience.graphs.plans.templates import RESERVED, WORDS, read_template
 from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS, Retry
 
@@ -109,7 +110,7 @@ def retry_policy(value: Any) -> Any:
         if CAMEL_CASE.get(name, name) in ("max_retries", *BACKOFF_SPELLINGS) and not _is_amount(number)
     ]
     if wrong:
-        raise refusal("Retry", wrong)
+        raise validation_error("Retry", "plan", wrong)
     policy = Retry.__new__(Retry)
     BaseModel.__init__(policy, **written)  # its own __init__ would raise only the first mistake
     return policy

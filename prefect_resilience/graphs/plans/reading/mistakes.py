@@ -15,7 +15,6 @@ from pydantic_core import ErrorDetails
 from prefect_resilience.base.plain import shortly
 from prefect_resilience.base.policy import closest, mend
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.conditions.model import validation_error
 from prefect_resilience.guards.retries import Backoff, Retry, RetryBudget
 from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS
 
@@ -158,11 +157,6 @@ def sentences_of(error: ValidationError, model: type[BaseModel]) -> list[Wrong]:
         part = next((PARTS[name] for name in reversed(place[:-1]) if name in PARTS), model)
         wrong[place, _sentence(detail, part, place, names)] = None
     return list(wrong)
-
-
-def refusal(title: str, wrong: Iterable[Wrong]) -> ValidationError:
-    """Pydantic's own error with these mistakes in it, each in its place."""
-    return validation_error(title, "plan", wrong)
 
 
 def _sentence(

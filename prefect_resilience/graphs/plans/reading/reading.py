@@ -66,13 +66,10 @@ def read_plan(
         return source
     if isinstance(source, str) and is_text(source):
         return plan_of_text(source, actions, inputs)
+    name = "the plan"
     if isinstance(source, str | Path):
-        name = source_name(source)
-        return Plan.model_construct(**read_fields(data_of_file(source), actions, inputs, name))
-    if isinstance(source, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return Plan.model_construct(**read_fields(source, actions, inputs))
-    says = f"write a plan, its data, a file's path, or a string of JSON or YAML, not {shortly(source)}"
-    raise PlanError([Mistake("the plan", says)])
+        name, source = source_name(source), data_of_file(source)
+    return Plan.model_construct(**read_fields(source, actions, inputs, name))
 
 
 def plan_of_text(

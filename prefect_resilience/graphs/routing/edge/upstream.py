@@ -210,8 +210,6 @@ LONGEST_NAME = 80
 class Opaque:
     """The input of a node, in which Prefect finds no futures."""
 
-    __slots__ = ("content",)
-
     def __init__(self, content: Any) -> None:
         self.content: Any = content
 
