@@ -27,8 +27,6 @@ class MemoryStore(ConnectedStore[None]):
     def __init__(self, url: str = "memory://") -> None:
         super().__init__(url)
         self._documents: dict[str, _Row] = {}
-        # The sorted keys, for scans; None after a key was added or removed.
-        self._keys: list[str] | None = None
         # The greatest version of a removed document: a new document gets a greater one.
         self._floor = 0
 
@@ -45,8 +43,6 @@ class MemoryStore(ConnectedStore[None]):
             if (0 if row is None else row.version) != asked.expected_version:
                 return 0
             version = asked.expected_version + 1 if row else max(self._floor + 1, int(self.now() * 1e6))
-            if row is None:
-                self._keys = None
             self._documents[asked.key] = _Row(asked.text, version, asked.expires_at, asked.open)
             return version
 
@@ -61,9 +57,7 @@ class MemoryStore(ConnectedStore[None]):
     def _read(self, page: Page) -> tuple[Found, str | None]:
         with self._lock:
             self.check_open()
-            if self._keys is None:
-                self._keys = sorted(self._documents)
-            keys, rows = self._keys, list[tuple[str, _Row]]()
+            keys, rows = sorted(self._documents), list[tuple[str, _Row]]()
             start = bisect_right(keys, page.start) if page.beyond else bisect_left(keys, page.start)
             for key in islice(keys, start, None):
                 if len(rows) >= page.size or not key.startswith(page.prefix):
@@ -80,7 +74,7 @@ class MemoryStore(ConnectedStore[None]):
     def close(self) -> None:
         """Forget every document."""
         self.closed = True
-        self._documents, self._keys = {}, None
+        self._documents = {}
 
     def _live(self, key: str) -> _Row | None:
         self.check_open()
@@ -92,7 +86,6 @@ class MemoryStore(ConnectedStore[None]):
 
     def _remove(self, key: str) -> None:
         self._floor = max(self._floor, self._documents.pop(key).version)
-        self._keys = None
 
 
 def _document(key: str, row: _Row) -> Document:

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import math
 import re
-import select
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import psycopg
@@ -64,21 +63,6 @@ class BoundedConnection(psycopg.Connection[Any]):
             self.close()
             raise
 
-    @cached_property
-    def _watch(self) -> select.poll | None:
-        if not hasattr(select, "poll"):
-            return None
-        watch = select.poll()
-        watch.register(self.pgconn.socket, select.POLLIN)
-        return watch
-
-    def silent(self) -> bool:
-        """Whether there is nothing to read. A message without a query usually means that the server hung up.
-
-        Also False on systems without `select.poll`.
-        """
-        return self._watch is not None and not self.closed and not self._watch.poll(0)
-
 
 def _until(deadline: Deadline, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
     """Run `gen` with a deadline. psycopg sends 0 several times a second while it waits."""
@@ -116,7 +100,7 @@ PREPARE_AFTER = 5
 """The number of runs of a statement on a connection before psycopg prepares it at the server."""
 
 FRESH_SECONDS = 0.5
-"""Seconds after its last use in which a connection is not tested, unless the server has sent something."""
+"""Seconds after its last use in which a connection is not tested."""
 
 GRACE = 600
 """Seconds between the end of a document and the removal of its row: longer than any statement runs."""
@@ -250,7 +234,7 @@ class PostgresStore(SqlStore):
         """Whether the connection works. Tested by a query (a round trip) unless it was used just before."""
         now = time.monotonic()
         try:
-            if now > connection.used_at + FRESH_SECONDS or not connection.silent():
+            if now > connection.used_at + FRESH_SECONDS:
                 connection.execute("SELECT 1")
         except (TimeoutError, psycopg.Error):
             return False

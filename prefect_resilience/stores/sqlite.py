@@ -90,8 +90,7 @@ class SqliteStore(SqlStore):
         super().after_fork()
 
     def _write(self, connection: Connection, asked: Swap) -> int:
-        with connection:  # as in `_alone`
-            connection.execute("BEGIN IMMEDIATE")
+        with self._alone(connection):
             self._tidy(connection)
             current, lives, floor = connection.execute(_FIND_VERSION, (asked.key,)).fetchone()
             if asked.expected_version != (current if lives else 0):

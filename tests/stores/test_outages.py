@@ -15,7 +15,7 @@ import pytest
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import Store, open_store, parse_url
-from prefect_resilience.stores.postgres import postgres_facts
+from prefect_resilience.stores.postgres import FRESH_SECONDS, postgres_facts
 from prefect_resilience.stores.redis import redis_facts
 from prefect_resilience.testing.stores import in_threads
 from tests.stores.proxy import Proxy
@@ -93,6 +93,7 @@ def test_a_server_that_restarted_meanwhile_is_not_even_noticed(server: Server, s
     version = store.swap("key", 0, "kept")
     server.stop()
     server.start()
+    time.sleep(FRESH_SECONDS)
     assert store.swap("key", version, "on") > version
 
 

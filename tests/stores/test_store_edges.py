@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,19 +77,6 @@ def test_a_forked_child_leaves_the_connections_of_its_parent_open(
     if scheme != "redis":
         with before.connection() as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
-    store.close()
-
-
-def test_a_system_without_poll_tests_every_kept_connection(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(select, "poll", raising=False)
-    store: Any = open_store(postgres_url)
-    version = store.swap("key", 0, 1)
-    store.using(lambda connection: setattr(connection, "used_at", connection.used_at + 3600))
-    assert store.swap("key", version, 2) > version
-    connection = store._held._idle[0]
-    assert not connection.silent()
     store.close()
 
 

@@ -23,7 +23,7 @@ from prefect_resilience.durable.sagas.undo import saga_place
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.stores.base import Document, Store, change, scan_all
+from prefect_resilience.stores.base import Document, change, scan_all
 
 AUDITS = "effects-audit/"
 KEPT = 100
@@ -32,19 +32,8 @@ KEPT = 100
 AUDIT_SECONDS = 365 * 86_400.0
 TEXT = 500
 
-AuditOutcome = Literal[
-    "started",
-    "cut_off",
-    "rescheduled",
-    "compensated",
-    "abandoned",
-    "settled",
-    "pruned",
-    "told",
-    "refused",
-    "nothing",
-    "error",
-]
+RecoveryAction = Literal["rescheduled", "compensated", "abandoned", "told", "refused", "nothing"]
+AuditOutcome = RecoveryAction | Literal["started", "cut_off", "settled", "pruned", "error"]
 
 
 class AuditEntry(BaseModel, frozen=True):
@@ -218,7 +207,6 @@ def _end(document: dict[str, Any], entry: AuditEntry, now: float) -> dict[str, A
 
 
 ARCHIVES = "effects-archive/"
-SAGA_ARCHIVES = "effects-saga-archive/"
 ARCHIVE_SECONDS = 365 * 86_400.0
 
 
@@ -228,12 +216,9 @@ def _archive(ledger: Ledger, batch_id: str, why: str, by: str) -> list[tuple[str
     effects = list(scan_all(ledger.store, place_of(batch_id)))
     for _, document in effects:
         place = place_of(batch_id, document.value["claim"], ARCHIVES)
-        _keep(ledger.store, place, {"effect": document.value, "why": why, "by": by})
+        copy = {"archived_at": ledger.store.now(), "effect": document.value, "why": why, "by": by}
+        change(ledger.store, place, lambda _, copy=copy: copy, ARCHIVE_SECONDS)
     return effects
-
-
-def _keep(store: Store, place: str, value: dict[str, Any]) -> None:
-    change(store, place, lambda _: {"archived_at": store.now(), **value}, ARCHIVE_SECONDS)
 
 
 def effects_in_archive(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:
@@ -272,7 +257,7 @@ def _may_go(ledger: Ledger, document: EffectDocument) -> bool:
 
 
 def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
-    """Archive the effects, savepoints and rollbacks of a batch, then remove them; the number of effects."""
+    """Archive the effects of a batch, then remove them and its savepoints; the number of effects."""
     effects = _archive(ledger, batch_id, why, by)
     removed = sum(ledger.store.delete(place, document.version) for place, document in effects)
     remove_aliases(ledger.store, batch_id)
@@ -280,13 +265,5 @@ def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
     change_batch(ledger, batch_id, lambda document: document and {**document}, ARCHIVE_SECONDS)
     saga = ledger.store.load(saga_place(batch_id))
     if saga is not None:
-        place = place_of(batch_id, prefix=SAGA_ARCHIVES)[:-1]
-        _keep(ledger.store, place, {"saga": saga.value, "why": why, "by": by})
         ledger.store.delete(saga_place(batch_id), saga.version)
     return removed
-
-
-def saga_in_archive(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
-    """The last archived rollbacks of a batch: {"archived_at", "why", "by", "saga"}."""
-    stored = ledger.store.load(place_of(batch_id, prefix=SAGA_ARCHIVES)[:-1])
-    return None if stored is None else stored.value

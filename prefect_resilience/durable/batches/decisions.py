@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from pydantic import BaseModel
 
-from prefect_resilience.durable.batches.audit import AuditEntry, trail_of
+from prefect_resilience.durable.batches.audit import AuditEntry, RecoveryAction, trail_of
 from prefect_resilience.durable.batches.strategies import (
     ENDED_BADLY,
     RESTARTS,
@@ -34,8 +34,6 @@ from prefect_resilience.errors.exceptions import ResilienceError
 
 AUTO, RESTART = "auto", "restart"
 ASKED = (AUTO, RESTART, *STRATEGIES)
-
-RecoveryAction = Literal["rescheduled", "compensated", "abandoned", "told", "refused", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,9 +158,8 @@ def recovery_hint(
         why = f"{_stands(ended)}it was rolled back, and a restart would repeat the compensated effects"
         return _with_keys("manual_only", why, effects)
     if ended.state == "CANCELLED":
-        return _with_keys(
-            "abandon", "its run was cancelled, and a cancelled run is not recovered automatically", effects
-        )
+        why = f"{_how_it_ended(ended)}, and a cancelled run is not recovered automatically"
+        return _with_keys("abandon", why, effects)
     if ended.permanent:
         return _permanent(effects, ended, policy)
     if trail.recoveries >= policy.attempts:
@@ -236,17 +235,11 @@ def _with_keys(strategy: Strategy, why: str, effects: Sequence[SeenEffect], **mo
 
 
 def _how_it_ended(ended: RunEnd) -> str:
-    error = ended.error
-    if ended.state == "CRASHED" or error is None:
-        return f"its run {ended.state.lower()}"
-    return f"its run failed with {error.code} ({error.category})"
+    if ended.state == "FAILED" and ended.error is not None:
+        return f"its run failed with {ended.error.code} ({ended.error.category})"
+    return f"its run {'was ' if ended.state == 'CANCELLED' else ''}{ended.state.lower()}"
 
 
 def _stands(ended: RunEnd | None) -> str:
     """The state of the run, as the beginning of a reason; empty if it is not known."""
-    if ended is None:
-        return ""
-    return f"{_how_it_ended(ended) if ended.state == 'FAILED' else f'its run {_VERBS[ended.state]}'}; "
-
-
-_VERBS = {"COMPLETED": "completed", "CRASHED": "crashed", "CANCELLED": "was cancelled"}
+    return "" if ended is None else f"{_how_it_ended(ended)}; "

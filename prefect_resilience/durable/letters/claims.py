@@ -35,7 +35,7 @@ from prefect_resilience.durable.letters.model import (
     Status,
 )
 from prefect_resilience.stores import Store
-from prefect_resilience.stores.base import change, scan_all
+from prefect_resilience.stores.base import change
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.batches.decisions import BatchRun
@@ -128,11 +128,6 @@ def end_replay(letter: DeadLetter, outcome: Outcome, now: datetime, message: str
     )
 
 
-def latest_starts(letter: DeadLetter) -> Starts:
-    """The flow runs around the call in its latest pass."""
-    return letter.passes[-1].starts if letter.passes else ()
-
-
 def may_go(letter: DeadLetter, before: datetime, include_waiting: bool) -> bool:
     """Whether a purge of what is older than `before` removes the letter."""
     if letter.status in ("replayed", "settled"):
@@ -160,7 +155,7 @@ def is_another_pass(one: Starts, other: Starts) -> bool:
 
 def place_of(letter: DeadLetter) -> Place:
     """The place of the call in its latest pass."""
-    return letter.task_run_id, latest_starts(letter)
+    return letter.task_run_id, letter.passes[-1].starts if letter.passes else ()
 
 
 def run_again(starts: Starts) -> bool:
@@ -302,11 +297,6 @@ def take(
 
     change(store, CALLS + identity, add_place)
     return taken
-
-
-def in_batch(store: Store, batch: str) -> set[str]:
-    """The identities of the calls of a batch that have letters; `batch` is the batch's digest."""
-    return {key.removeprefix(CALLS) for key, _ in scan_all(store, f"{CALLS}{batch}.")}
 
 
 def forget(store: Store, letter: DeadLetter) -> None:

@@ -1,8 +1,7 @@
 """A call's parameters as JSON without the secrets in them, and back.
 
 Plain JSON is kept unchanged. Other values become an object with a `$kind`: the scalars of `kinds`, tuples,
-sets, mappings with keys that are not strings, enumerations, pydantic models, dataclasses, named tuples, and
-saved Prefect blocks by name (their secrets stay with Prefect).
+sets, mappings with keys that are not strings, enumerations, pydantic models, dataclasses and named tuples.
 
 A value that is secret, too large, recursive, or of an unknown kind is left out and replaced by a
 `LeftOut`. Reading runs no pickle and no validator of a model. It calls the constructors of dataclasses and
@@ -15,7 +14,7 @@ import dataclasses
 import importlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
@@ -152,7 +151,7 @@ class _Encoder:
         cls = cast("type[Any]", type(value))
         kind = kind_of_class(cls)
         if kind == "model":
-            return _block(value) or self._model(value, path)
+            return self._model(value, path)
         if isinstance(value, dict):
             return self._mapping(cast("dict[Any, Any]", value), path)
         if kind == "namedtuple":
@@ -228,14 +227,6 @@ def _enum(value: Enum) -> Any:
     raise _Unknown
 
 
-def _block(value: Any) -> Any:
-    """A saved block as its name: the replay loads it again."""
-    name, slug = getattr(value, "_block_document_name", None), getattr(value, "get_block_type_slug", None)
-    if not name or not callable(slug) or getattr(value, "_is_anonymous", None):
-        return None
-    return {KIND: "block", "value": f"{slug()}/{name}"}
-
-
 def _number(value: int | float) -> Any:
     if isinstance(value, float):
         exact = float(value)
@@ -248,24 +239,16 @@ def _number(value: int | float) -> Any:
 # -- reading
 
 
-@dataclass(frozen=True, slots=True)
-class BlockReference:
-    """A saved Prefect block that was a parameter, as "type-slug/name"."""
-
-    name: str
-
-
 @dataclass
 class Reader:
     """How to read one letter.
 
-    `values` replace the values that were left out, by path; `load_block` loads a saved block by its name.
-    `missing` collects the values that were left out and are not in `values`.
+    `values` replace the values that were left out, by path. `missing` collects those that
+    are not in `values`.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     find_module: FindModule = importlib.import_module
-    load_block: Callable[[str], Any] = BlockReference
     missing: list[LeftOut] = field(default_factory=list[LeftOut])
 
     def parameters(self, encoded: Mapping[str, Any]) -> dict[str, Any]:
@@ -301,8 +284,6 @@ class Reader:
             return _CONTAINERS[kind](self._items(value, path))
         if kind == "dict":
             return self._dict(value, path)
-        if kind == "block":
-            return self.load_block(str(value))
         raise DeadLetterError(f"unknown kind of value {kind!r}: another version wrote the letter")
 
     def _read_left_out(self, encoded: Mapping[str, Any], path: str) -> Any:

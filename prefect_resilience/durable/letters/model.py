@@ -208,8 +208,8 @@ class LetterOutcome(BaseModel, frozen=True):
     result: "replayed" with success; "failed" again, so it keeps waiting;
         "skipped", nothing was called; "would_replay" in a dry run.
     message: why, or what would be called. run_id: the task run of the replay.
-    reason: if a letter was skipped because of its flow run: "run_goes_on" (the run may make the call itself,
-        or is being recovered), "settled" (it made the call), "unclear" (it ended; it is unknown whether it
+    reason: if a letter was skipped because of its flow run: "run_goes_on" (the run may make the call itself),
+        "settled" (it made the call), "unclear" (it ended; it is unknown whether it
         made the call), "api_unavailable" (the Prefect API did not answer).
     """
 

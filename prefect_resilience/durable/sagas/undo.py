@@ -154,11 +154,6 @@ def begin(
     return {**saga, "rollback": {"claim": claim, "owner": owner, "to": to, "since": since, "at": now}}
 
 
-def last_completion(documents: Iterable[EffectDocument]) -> float | None:
-    """When the last effect of a batch was completed; None if it has none."""
-    return max((_completion(document)[0] for document in documents), default=None)
-
-
 def end(document: SagaDocument | None, claim: str, outcome: dict[str, Any]) -> SagaDocument | None:
     """End the rollback; later savepoints are removed, as in SQL."""
     if document is None or document["rollback"] is None or document["rollback"]["claim"] != claim:
@@ -250,7 +245,7 @@ class SagaLog:
         effects = self.ledger.effects(to)
         if any(alive for _, alive in effects):
             raise ConfigurationError(f"batch {to!r} is still in progress: it has no end to roll back to")
-        return last_completion(document for document, _ in effects)
+        return max((_completion(document)[0] for document, _ in effects), default=None)
 
     def end(self, claim: str, report: RollbackReport) -> None:
         self._change(lambda saga, now: end(saga, claim, {"at": now, "to": report.to, **report.counts}))

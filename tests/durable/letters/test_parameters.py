@@ -26,7 +26,6 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from prefect_resilience.durable.letters.codec import (
     KIND,
-    BlockReference,
     LeftOut,
     Reader,
     encode_parameters,
@@ -420,21 +419,6 @@ def test_too_large_parameters_make_room_for_the_others() -> None:
     large = {"a": b"x" * 2_000_000, "b": ["\0" * 999_000], "c": list(range(300_000))}
     encoded = encode_parameters(large, largest=1_000_000)
     assert [one.why for one in encoded.left_out] == ["too large"] * 3
-
-
-def test_saved_blocks_go_by_their_name() -> None:
-    class Block(BaseModel):
-        token: SecretStr
-        _block_document_name: str = "mine"
-
-        @classmethod
-        def get_block_type_slug(cls) -> str:
-            return "my-block"
-
-    encoded = encode_parameters({"block": Block(token=SecretStr("abcdefgh"))})
-    assert encoded.left_out == ()
-    assert Reader().parameters(encoded.parameters) == {"block": BlockReference("my-block/mine")}
-    assert Reader(load_block=str.upper).parameters(encoded.parameters) == {"block": "MY-BLOCK/MINE"}
 
 
 # -- reading is safe

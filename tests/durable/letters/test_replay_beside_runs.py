@@ -16,8 +16,6 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from prefect_resilience import dead_letters
-from prefect_resilience.durable.batches.audit import Audit
-from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.durable.letters.edge.operations import replay_dead_letters
 from prefect_resilience.durable.letters.edge.replay import Replaying, replay_letters
@@ -129,18 +127,6 @@ def test_a_person_may_replay_one_letter_all_the_same(receiver: Receiver) -> None
     assert dead_letters.replay(first.id, force=True).replayed == 1
     assert replay_dead_letters(letters=[second.id], force=True)["outcomes"][0]["result"] == "replayed"
     assert receiver.got == ["a", "a"]
-
-
-def test_while_its_batch_is_being_recovered(receiver: Receiver, store: str) -> None:
-    letter = fail(receiver)
-    audit = Audit(open_ledger(store), str(letter.batch_id))
-    entry = audit.claim("ada", "restart", None)
-    assert entry is not None
-    (outcome,) = dead_letters.replay().outcomes
-    assert outcome.reason == "run_goes_on"
-    assert "ada is recovering its batch" in outcome.message
-    audit.finish(entry.model_copy(update={"outcome": "refused"}))
-    assert dead_letters.replay().replayed == 1
 
 
 def test_when_prefect_cannot_be_asked_nothing_is_called(receiver: Receiver) -> None:

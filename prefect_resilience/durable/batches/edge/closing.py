@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -82,7 +82,8 @@ def close_left_behind(
     Raises errors of the API.
     """
     until = time.monotonic() + within
-    unfinished = list_unfinished(client, flow_run.id)
+    of_run = {"id": {"any_": [flow_run.id]}}
+    unfinished = [_as_unfinished(run) for run in _read_unfinished(client, of_run, MOST_OF_A_RUN)]
     if not unfinished:
         return Closed()
     passes = passes_of(states_of(client, flow_run.id), run_count=flow_run.run_count)
@@ -124,14 +125,6 @@ def _read_unfinished(client: SyncPrefectClient, flow_runs: dict[str, Any], most:
     return pages(partial(client.read_task_runs, **of_runs, sort=TaskRunSort.EXPECTED_START_TIME_DESC), most)
 
 
-def list_unfinished(client: SyncPrefectClient, flow_run_id: UUID) -> list[UnfinishedRun]:
-    """The task runs of a flow run without a final state, at most MOST_OF_A_RUN."""
-    return [
-        _as_unfinished(run)
-        for run in _read_unfinished(client, {"id": {"any_": [flow_run_id]}}, MOST_OF_A_RUN)
-    ]
-
-
 def _as_unfinished(run: TaskRun) -> UnfinishedRun:
     state = run.state
     created = run.expected_start_time or run.created
@@ -146,12 +139,6 @@ def _as_unfinished(run: TaskRun) -> UnfinishedRun:
         count=run.flow_run_run_count,
         elsewhere=bool(details.deferred) or details.child_flow_run_id is not None,
     )
-
-
-def _heartbeats_since(flow_run_ids: Iterable[UUID], since: float) -> dict[str, Any]:
-    """The filter of the API for the heartbeats of flow runs since `since`."""
-    about = {"resource": {"id": [f"{_RESOURCE}{run_id}" for run_id in flow_run_ids]}}
-    return events_since(datetime.fromtimestamp(since, UTC), ["prefect.flow-run.heartbeat"], about)
 
 
 _RESOURCE = "prefect.flow-run."
@@ -245,8 +232,9 @@ def _silent_of(client: SyncPrefectClient, runs: list[FlowRun], silent_for: timed
 
 def _last_beats(client: SyncPrefectClient, since: dict[UUID, datetime]) -> dict[UUID, float]:
     """When each flow run sent its last heartbeat, for those that sent any since the earliest time."""
-    first = min(since.values()).timestamp() - SKEW
-    body = {"filter": _heartbeats_since(since, first)}
+    first = min(since.values()) - timedelta(seconds=SKEW)
+    about = {"resource": {"id": [f"{_RESOURCE}{run_id}" for run_id in since]}}
+    body = {"filter": events_since(first, ["prefect.flow-run.heartbeat"], about)}
     answer = client.request(
         "POST", "/events/count-by/{countable}", path_params={"countable": "resource"}, json=body
     )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from prefect_resilience.base.policy import closest
-from prefect_resilience.durable.batches.audit import ARCHIVES, AUDITS, SAGA_ARCHIVES, Audit, one_line, remove
+from prefect_resilience.durable.batches.audit import ARCHIVES, AUDITS, Audit, one_line, remove
 from prefect_resilience.durable.batches.batch import check_batch_id
 from prefect_resilience.durable.batches.edge.listing import each_batch, in_order
 from prefect_resilience.durable.batches.edge.status import (
@@ -53,9 +53,7 @@ def check_here(ledger: Ledger, batch_id: str) -> None:
 
 def in_ledger(ledger: Ledger, batch_id: str) -> bool:
     """Whether the store has any document of a batch: effects, savepoints, an audit log or an archive."""
-    places = [
-        place_of(batch_id, prefix=prefix) for prefix in (PREFIX, AUDITS, SAGAS, ARCHIVES, SAGA_ARCHIVES)
-    ]
+    places = [place_of(batch_id, prefix=prefix) for prefix in (PREFIX, AUDITS, SAGAS, ARCHIVES)]
     return any(ledger.store.load(place[:-1]) or ledger.store.scan(place, None, 1) for place in places)
 
 
@@ -80,7 +78,7 @@ def prune(
         dry_run: Change nothing; only return the batches.
         by: Who prunes them; default: the user and host, or the flow run.
 
-    Effects, savepoints and rollbacks stay in the archive for a year. A batch with an effect in progress stays
+    Effects stay in the archive for a year; savepoints do not. A batch with an effect in progress stays
     in the ledger. So does a batch in doubt or with an unfinished rollback, unless it was abandoned.
     Raises StoreUnavailable.
     """

@@ -98,7 +98,9 @@ def recover(
     store. Raises StoreUnavailable, ApiUnavailable, and ConfigurationError for invalid arguments, such as an
     unknown batch; then nothing is written.
     """
-    request = RecoveryRequest(_check_strategy(strategy), to, force, policy=policy)
+    if strategy not in ASKED:
+        raise ConfigurationError(f"unknown strategy {strategy!r}{nearest(str(strategy), ASKED)}")
+    request = RecoveryRequest(strategy, to, force, policy=policy)
     return _recover(batch_id, request, reason, dry_run, by, store, progress)
 
 
@@ -229,9 +231,3 @@ def _entry(entry: AuditEntry, report: RecoveryReport, **more: Any) -> AuditEntry
 
 def _final(report: RecoveryReport, audit: tuple[AuditEntry, ...], *, dry_run: bool = False) -> RecoveryReport:
     return report.model_copy(update={"why": redact(report.why), "audit": audit, "dry_run": dry_run})
-
-
-def _check_strategy(strategy: str) -> str:
-    if strategy not in ASKED:
-        raise ConfigurationError(f"unknown strategy {strategy!r}{nearest(str(strategy), ASKED)}")
-    return strategy

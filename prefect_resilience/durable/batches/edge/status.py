@@ -9,7 +9,7 @@ from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from prefect_resilience.durable.batches.audit import Audit, AuditEntry, effects_in_archive, saga_in_archive
+from prefect_resilience.durable.batches.audit import Audit, AuditEntry, effects_in_archive
 from prefect_resilience.durable.batches.batch import check_batch_id, run_id_of
 from prefect_resilience.durable.batches.decisions import (
     FAILED_OR_CRASHED,
@@ -174,16 +174,11 @@ class EffectStatus:
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """When a batch was archived, by whom and why, and its savepoints and last rollback then.
-
-    `last_rollback`: its time, its savepoint and the counts of its report.
-    """
+    """When a batch was archived, by whom and why."""
 
     at: float
     by: str
     why: str
-    savepoints: tuple[str, ...] = ()
-    last_rollback: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -320,13 +315,9 @@ def batch_status(batch_id: str, *, archived: bool = False, store: Store | str | 
 
 def _status_in_archive(ledger: Ledger, batch_id: str) -> BatchStatus:
     copies = effects_in_archive(ledger, batch_id)
-    saga = saga_in_archive(ledger, batch_id)
-    if not copies and saga is None:
+    if not copies:
         return BatchStatus(batch_id, (), ledger)
-    last = max(copies if saga is None else [*copies, saga], key=itemgetter("archived_at"))
-    marks = () if saga is None else tuple(mark["name"] for mark in saga["saga"]["savepoints"])
-    rollback = None if saga is None else saga["saga"]["last"]
-    archived = Archived(last["archived_at"], last["by"], last["why"], marks, rollback)
+    archived = Archived(copies[-1]["archived_at"], copies[-1]["by"], copies[-1]["why"])
     effects = sorted(newest_copies(copies), key=lambda one: (one["first_at"], one["key"]))
     return BatchStatus(batch_id, tuple(_status(effect, False) for effect in effects), ledger, archived)
 

@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING
 from prefect_resilience.base.edge.current_settings import current_settings, prefect_home
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.policy import closest
-from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.batches.batch import batch_block
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
-from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters import claims
 from prefect_resilience.durable.letters.model import (
     Contents,
@@ -39,6 +37,7 @@ from prefect_resilience.durable.letters.queue import DeadLetterQueue, is_of, wit
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores import Store, open_store
+from prefect_resilience.stores.base import scan_all
 from prefect_resilience.telemetry.edge.events import emit
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 # Prefect is imported where a run is asked for or around the code: a list of the letters needs none.
 
 
-def skip_for_its_run(queue: DeadLetterQueue, letter: DeadLetter) -> LetterOutcome | None:
+def skip_for_its_run(letter: DeadLetter) -> LetterOutcome | None:
     """The outcome of a letter if its flow run may make or have made the call; None if it may be replayed."""
     from prefect_resilience.durable.batches.edge.flow_runs import find_runs
 
@@ -55,7 +54,7 @@ def skip_for_its_run(queue: DeadLetterQueue, letter: DeadLetter) -> LetterOutcom
         runs = [*find_runs({*letter.flow_runs, letter.batch_id or ""}).values()]
     except ApiUnavailable as error:
         return _skip(letter, f"it is unknown whether its flow run is active: {error}", "api_unavailable")
-    if (why := claims.going_on(runs) or _recovery(queue, letter)) is not None:
+    if (why := claims.going_on(runs)) is not None:
         return _skip(letter, why, "run_goes_on")
     ended = claims.later_ends(letter, runs)
     return _skip(letter, claims.unclear(ended[0]), "unclear") if ended else None
@@ -63,17 +62,6 @@ def skip_for_its_run(queue: DeadLetterQueue, letter: DeadLetter) -> LetterOutcom
 
 def _skip(letter: DeadLetter, why: str, reason: Reason) -> LetterOutcome:
     return outcome_of(letter, "skipped", redact(why), reason=reason)
-
-
-def _recovery(queue: DeadLetterQueue, letter: DeadLetter) -> str | None:
-    """The reason to skip the letter while its batch is being recovered and its run scheduled; else None."""
-    ledger = open_ledger(queue.store)
-    roots = {run_pass.starts[0][0] for run_pass in letter.passes if run_pass.starts}
-    for batch_id in sorted(roots | ({letter.batch_id} if letter.batch_id else set())):
-        audit = Audit(ledger, batch_id)
-        if audit.is_claimed(document := audit.document()):
-            return f"{document['claim']['by']} is recovering its batch: its flow run may make the call itself"
-    return None
 
 
 StoreReference = Store | str | None
@@ -171,7 +159,8 @@ def letters_before(starts: Starts, batch: str) -> set[str]:
 
     A letter made later belongs to a failure in this pass, or to another run.
     """
-    return claims.in_batch(queue_of().store, batch)
+    calls = scan_all(queue_of().store, f"{claims.CALLS}{batch}.")
+    return {key.removeprefix(claims.CALLS) for key, _ in calls}
 
 
 def starts_around(flow_run: FlowRun | None) -> Starts:

@@ -49,8 +49,8 @@ def replay(
     replay at a time, and is replayed with success only once. After an interruption, call `replay` again to
     continue; an interrupted letter is replayed only if no side effect can happen twice (see `force`).
 
-    A letter is skipped, and keeps waiting, while its flow run is active, waits for a retry or is being
-    recovered: that run may make the call itself. If the call has succeeded there, the letter is settled.
+    A letter is skipped, and keeps waiting, while its flow run is active or waits for a retry: that
+    run may make the call itself. If the call has succeeded there, the letter is settled.
 
     Args:
         letters: Ids or letters; or leave it out and choose by `status`, `task`, `since` and `limit`. Without

@@ -4,7 +4,7 @@ A letter is claimed right before its call, under the id of the replay's run. A r
 its letter in doubt. Without `force`, such a letter is replayed only if no side effect can happen twice: the
 task has an `effect=`, and the ledger has the effects of the batch.
 
-A letter is left to its flow run while that run is active or being recovered (see `known`). This is checked
+A letter is left to its flow run while that run is active (see `known`). This is checked
 before the letter is claimed, and again right before the call.
 """
 
@@ -21,7 +21,6 @@ from typing import Any, cast
 from uuid import UUID, uuid4
 
 from prefect import Task
-from prefect.blocks.core import Block
 from prefect.client.schemas.objects import State
 from prefect.context import TagsContext
 from prefect.task_engine import run_task
@@ -148,7 +147,7 @@ def _check(how: Replaying, letter: DeadLetter) -> LetterOutcome | _PreparedCall:
     """The call of a letter, or the outcome of a letter that is not replayed. May raise DeadLetterError."""
     if letter.status not in REPLAYABLE:
         return _not_free(how, letter)
-    skipped = None if how.despite_run else skip_for_its_run(how.queue, letter)
+    skipped = None if how.despite_run else skip_for_its_run(letter)
     if skipped is not None and skipped.reason != "unclear":
         return skipped
     call = _prepare(how, letter)
@@ -176,9 +175,7 @@ def _prepare(how: Replaying, letter: DeadLetter) -> _PreparedCall:
         raise DeadLetterError(f"{letter.source} is no longer a task")
     if task.isgenerator:
         raise DeadLetterError(f"{letter.source} is a generator, which needs a reader: run its flow again")
-    reader = Reader(
-        values=how.values, find_module=how.finder.modules_of(letter.source), load_block=load_block
-    )
+    reader = Reader(values=how.values, find_module=how.finder.modules_of(letter.source))
     contents = letter.contents
     if not contents.parameters and letter.size > 2:
         raise DeadLetterError("its parameters are no longer stored")
@@ -194,15 +191,6 @@ def _missing(reader: Reader) -> str:
     names = ", ".join(left_out.path for left_out in reader.missing)
     lacks = f"it needs {names}, which the letter does not have ({first.why}, a {first.type})"
     return f"{lacks}: pass the value, as in --set {first.path}=..."
-
-
-def load_block(name: str) -> Any:
-    """The saved block that a letter or a ledger names, as "type-slug/name"."""
-    try:
-        loaded = cast("Any", Block.load)(name)
-        return run_coro_as_sync(loaded) if hasattr(loaded, "__await__") else loaded
-    except Exception as error:
-        raise DeadLetterError(f"the block {name} cannot be loaded here: {error}") from error
 
 
 # -- one letter
@@ -234,7 +222,7 @@ def _replay_claimed(
     _keep_to(how)
     try:
         # Its flow run may have been started again since the first check.
-        skipped = None if how.despite_run else skip_for_its_run(how.queue, letter)
+        skipped = None if how.despite_run else skip_for_its_run(letter)
         if skipped is not None and not (skipped.reason == "unclear" and call.effect):
             how.queue.release(letter.id, token)
             return skipped

@@ -70,12 +70,11 @@ class Compensating:
 
     def _call(self, effect: EffectDocument) -> Steps[Any]:
         from prefect_resilience.durable.letters.codec import Reader
-        from prefect_resilience.durable.letters.edge.replay import load_block
         from prefect_resilience.durable.letters.kinds import Source
 
         source = Source(**effect["compensation"]["call"])
         function: Callable[..., Any] = self.finder.subject(source, "")
-        reader = Reader(find_module=self.finder.modules_of(source), load_block=load_block)
+        reader = Reader(find_module=self.finder.modules_of(source))
         arguments = compensation_arguments(effect, function, reader)
         guard = getattr(function, "guard", None)
         if guard is not None and is_enabled():
