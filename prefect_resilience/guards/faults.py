@@ -34,11 +34,15 @@ class InjectedFault(Exception):
         return f"injected: HTTP {self.status_code}"
 
 
+NOTHING: Any = UNSET
+"""The outcome of a call that returns its own result."""
+
+
 class Injection(Policy):
     """The faults to inject into the calls of one target, and how often.
 
     target: the name of a task or circuit, with `*` for any text; None for every call.
-    latency: seconds before the call, or (least, most) to draw from.
+    latency: seconds before the call.
     fault: the error to raise instead: an exception, its class, a function that returns one, or an HTTP
         status.
     outcome: the value to return instead.
@@ -47,20 +51,12 @@ class Injection(Policy):
     """
 
     target: str | None = None
-    latency: float | tuple[float, float] | None = None
+    latency: float | None = Field(default=None, ge=0)
     fault: Any = None
-    outcome: Any = UNSET
+    outcome: Any = NOTHING
     rate: float = Field(default=1.0, ge=0, le=1)
     times: int | None = Field(default=None, ge=1)
     seed: int | None = None
-
-    @field_validator("latency")
-    @classmethod
-    def _is_a_span(cls, value: float | tuple[float, float] | None) -> float | tuple[float, float] | None:
-        least, most = value if isinstance(value, tuple) else (value or 0.0, value or 0.0)
-        if not 0 <= least <= most:
-            raise ValueError(f"latency={value!r}: write seconds, or (least, most) as in (0.1, 2.0)")
-        return value
 
     @field_validator("fault")
     @classmethod
@@ -70,9 +66,9 @@ class Injection(Policy):
 
     @model_validator(mode="after")
     def _does_something(self) -> Injection:
-        if self.latency is None and self.fault is None and self.outcome is UNSET:
+        if self.latency is None and self.fault is None and self.outcome is NOTHING:
             raise ValueError("Injection does nothing: write latency=, fault= or outcome=")
-        if self.fault is not None and self.outcome is not UNSET:
+        if self.fault is not None and self.outcome is not NOTHING:
             raise ValueError(
                 "Injection: a call that raises a fault has no outcome: write fault= or outcome=, not both"
             )
@@ -115,13 +111,11 @@ class Injected:
         with self._lock:
             self.calls += 1
             chance = self._random.random()
-            span = injection.latency
-            latency = self._random.uniform(*span) if isinstance(span, tuple) else span or 0.0
             spent = injection.times is not None and self.done >= injection.times
             if spent or chance >= injection.rate:
                 return None
             self.done += 1
-            return latency
+            return injection.latency or 0.0
 
 
 active: list[Injected] = []
@@ -166,4 +160,4 @@ def _call(
     error = error_of(injection.fault)
     if error is not None:
         raise error
-    return (yield Invoke(fn, args, kwargs)) if injection.outcome is UNSET else injection.outcome
+    return (yield Invoke(fn, args, kwargs)) if injection.outcome is NOTHING else injection.outcome

@@ -130,9 +130,16 @@ class _Cutter:
 
     def reduce(self, value: Any, depth: int = DEPTH) -> Any:
         if isinstance(value, dict):
-            return self._object(cast("dict[Any, Any]", value), depth)
+            fields = cast("dict[Any, Any]", value)
+            keys = self._fitting(fields, depth)
+            reduced = {self._text(str(key)): self.reduce(fields[key], depth - 1) for key in keys}
+            more = len(fields) - len(reduced)
+            return {**reduced, "…": self._cut(f"{more} more")} if more else reduced
         if isinstance(value, list | tuple | set | frozenset):
-            return self._list(list(cast("Iterable[Any]", value)), depth)
+            items = list(cast("Iterable[Any]", value))
+            parts = [self.reduce(item, depth - 1) for item in self._fitting(items, depth)]
+            more = len(items) - len(parts)
+            return [*parts, self._cut(f"… {more} more")] if more else parts
         self.left -= LONGEST_NUMBER
         if isinstance(value, float):
             return value if math.isfinite(value) else str(value)
@@ -143,21 +150,7 @@ class _Cutter:
         # str() of a member of `class E(str, Enum)` is its name.
         return self._text(_text_of(value.value if isinstance(value, Enum) else value))
 
-    def _object(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
-        reduced: dict[str, Any] = {}
-        for key in self._those_that_fit(value, depth):
-            reduced[self._text(str(key))] = self.reduce(value[key], depth - 1)
-        if more := len(value) - len(reduced):
-            reduced["…"] = self._cut(f"{more} more")
-        return reduced
-
-    def _list(self, value: list[Any], depth: int) -> list[Any]:
-        reduced = [self.reduce(item, depth - 1) for item in self._those_that_fit(value, depth)]
-        if more := len(value) - len(reduced):
-            reduced.append(self._cut(f"… {more} more"))
-        return reduced
-
-    def _those_that_fit(self, items: Iterable[Any], depth: int) -> Iterable[Any]:
+    def _fitting(self, items: Iterable[Any], depth: int) -> Iterable[Any]:
         for item in islice(items, ITEMS if depth else 0):
             if self.left <= 0:
                 return

@@ -11,11 +11,10 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from prefect_resilience.base.naming import UNSET
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.agents.edge.asking import prepared
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
-from prefect_resilience.guards.faults import Injected, InjectedFault, Injection, active
+from prefect_resilience.guards.faults import NOTHING, Injected, InjectedFault, Injection, active
 from prefect_resilience.guards.retries import backoff
 from prefect_resilience.tasks.edge.task import ResilientTask
 from prefect_resilience.testing.services import Reply, ScriptedService
@@ -27,9 +26,9 @@ __all__ = ["InjectedFault", "Reply", "ScriptedService", "answers", "inject", "no
 def inject(
     target: ResilientTask[..., Any] | CircuitBreaker | str | None = None,
     *,
-    latency: float | tuple[float, float] | None = None,
+    latency: float | None = None,
     fault: BaseException | type[BaseException] | Callable[[], BaseException] | int | None = None,
-    outcome: Any = UNSET,
+    outcome: Any = NOTHING,
     rate: float = 1.0,
     times: int | None = None,
     seed: int | None = None,
@@ -42,7 +41,7 @@ def inject(
 
     target: a resilient task, a circuit, or the name of one, in which `*` matches any text
         ("llm:*"); None for every call of every resilient task and circuit.
-    latency: seconds before the call, or (least, most) to draw from. It counts towards the timeout.
+    latency: seconds before the call. They count towards the timeout.
     fault: raised in place of the call: an exception, its class, a function that returns one, or an HTTP
         status such as 503.
     outcome: returned in place of the call, which is not made.

@@ -21,14 +21,6 @@ def own(retries: int) -> Wrap:
     return resilient_task(retries=retries)
 
 
-def later(retries: int) -> Wrap:
-    def wrap(fn: Any) -> Any:
-        made: Any = resilient_task(fn)
-        return made.with_options(retries=retries)
-
-    return wrap
-
-
 def later_than_policy(retries: int) -> Wrap:
     def wrap(fn: Any) -> Any:
         return resilient_task(retry=TWICE)(fn).with_options(retries=retries)
@@ -48,21 +40,6 @@ def plain(retries: int) -> Wrap:
     return task(retries=retries)
 
 
-def slower(retries: int) -> Wrap:
-    def wrap(fn: Any) -> Any:
-        return resilient_task(retries=retries)(fn).with_options(retry_delay_seconds=0.01)
-
-    return wrap
-
-
-def submitted(retries: int) -> Wrap:
-    def wrap(fn: Any) -> Any:
-        made: Any = resilient_task(retries=retries)(fn)
-        return lambda: made.submit().result()
-
-    return wrap
-
-
 POLICY = resilient_task(retry=TWICE)
 TRIES_AGAIN = resilient_task(retry=TWICE.model_copy(update={"retry_exhausted": True}))
 
@@ -71,7 +48,6 @@ NESTS: Mapping[str, tuple[list[Wrap], list[int]]] = {
     "retries in retries": ([own(1), own(1)], [4, 2]),
     "more outside": ([own(1), own(2)], [6, 3]),
     "three levels": ([own(1), own(1), own(1)], [8, 4, 2]),
-    "with a delay": ([slower(1), slower(1)], [4, 2]),
     "around a plain task": ([plain(1), own(1)], [4, 2]),
     "in a plain task": ([own(1), plain(1)], [4, 2]),
     "a policy in retries": ([POLICY, own(1)], [4, 2]),
@@ -124,7 +100,7 @@ def test_each_function_of_a_nest_is_called_this_often(name: str) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, TimeoutError, ConnectionResetError])
-@pytest.mark.parametrize("way", [own, later, wrapped, submitted])
+@pytest.mark.parametrize("way", [own, wrapped])
 def test_retries_alone_count_as_those_of_plain_tasks(
     way: Callable[[int], Wrap], error: type[Exception]
 ) -> None:

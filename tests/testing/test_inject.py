@@ -107,7 +107,7 @@ def test_a_circuit_alone() -> None:
 @given(rate=st.floats(0, 1), seed=st.integers())
 def test_the_same_seed_draws_the_same(rate: float, seed: int) -> None:
     def drawn() -> list[bool]:
-        injected = faults.Injected(faults.Injection(latency=(0.0, 1.0), rate=rate, seed=seed))
+        injected = faults.Injected(faults.Injection(latency=1.0, rate=rate, seed=seed))
         return [injected.draw() is not None for _ in range(50)]
 
     assert drawn() == drawn()
@@ -119,8 +119,7 @@ def test_the_same_seed_draws_the_same(rate: float, seed: int) -> None:
         ({}, "does nothing: write latency=, fault= or outcome="),
         ({"fault": 200}, "a status from 400 to 599"),
         ({"fault": 503, "outcome": 1}, "fault= or outcome=, not both"),
-        ({"latency": -1}, "write seconds, or (least, most)"),
-        ({"latency": (2, 1)}, "write seconds, or (least, most)"),
+        ({"latency": -1}, "latency"),
         ({"fault": 503, "rate": 1.5}, "rate"),
         ({"fault": 503, "times": 0}, "times"),
         ({"target": 7, "fault": 503}, "pass a resilient task"),

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -124,18 +124,14 @@ def graph(
     file: File,
     /,
     *,
-    format: Literal["mermaid", "svg"] | None = None,
     output_file: OutputFile = None,
     json: Json = False,
 ) -> int:
-    """Draw a plan.
+    """Draw a plan: as SVG if --output ends in .svg, as Mermaid otherwise.
 
     Example: prefect-resilience plan graph research.json --output research.svg
-
-    Args:
-        format: svg when --output ends in .svg, mermaid otherwise.
     """
-    kind = format or ("svg" if (output_file or "").endswith(".svg") else "mermaid")
+    kind = "svg" if (output_file or "").endswith(".svg") else "mermaid"
     try:
         plan = _read_plan(file)
     except PlanError as error:

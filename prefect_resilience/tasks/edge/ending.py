@@ -92,11 +92,6 @@ class Ending:
     hint: bool = True
     policy: RecoveryPolicy | None = None
 
-    @property
-    def leaves(self) -> bool:
-        """Whether it leaves anything after a run that ended badly."""
-        return self.summary or self.hint
-
 
 def run_summary(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
     """Write an artifact `run-summary-<flow>-<run>-...` that shows what happened in the run.

@@ -57,12 +57,6 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
 
-def prepare_process(flow_run: FlowRun) -> None:
-    """Prepare this process for a run of a resilient flow that has just begun."""
-    keep_secrets_out_of_logs()
-    notes.begin(str(flow_run.id), max(flow_run.run_count, 1), keeps_outputs=True)
-
-
 def mark_run(flow_run: FlowRun, batch_id: str | None, policy: RecoveryPolicy | None) -> None:
     """Write the run's batch and its recovery policy on the run. May block; never raises."""
     try:
@@ -188,7 +182,7 @@ class ResilientFlow(Flow[P, R]):
             return
         plain: Flow[P, R] = self  # the field is Prefect's own, with Prefect's type
         plain.fn = around(guard, bound_to=self.fn)
-        if guard.ending.leaves:
+        if guard.ending.summary or guard.ending.hint:
             for name in HOOKS:
                 getattr(self, name).append(AtTheEnd(guard.ending))
 
@@ -267,42 +261,42 @@ def around(guard: FlowGuard, bound_to: Callable[..., Any]) -> Callable[..., Any]
     return bound_like(bound_to, copy_of=wrapper)
 
 
-@dataclass(frozen=True, slots=True)
-class Entered:
-    """A current run of the flow. For a call as a plain function there is None instead."""
-
-    context: FlowRunContext
-    batch: str | None
+_Entered = tuple[FlowRunContext, str | None] | None
+"""A current run of the flow, and the name of its batch."""
 
 
-def _enter(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Entered | None]:
-    """Name the run's batch, and write the batch and the recovery policy on the run."""
+def _enter(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[_Entered]:
+    """Name the run's batch, and write the batch and the recovery policy on the run. None for a call as a
+    plain function."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or not is_enabled():
         return None
     if getattr(getattr(context.flow, "fn", None), "__wrapped__", None) is not guard.fn:
         return None
-    prepare_process(context.flow_run)
+    keep_secrets_out_of_logs()
+    run = context.flow_run
+    notes.begin(str(run.id), max(run.run_count, 1), keeps_outputs=True)
     named = None
     if guard.batch is not None:
         bound = inspect.signature(guard.fn).bind(*args, **kwargs)
         bound.apply_defaults()
         named = fill(guard.batch, bound.arguments, "batch")
     if named is not None or guard.ending.policy is not None:
-        yield Blocking(mark_run, (context.flow_run, named, guard.ending.policy))
-    return Entered(context, named)
+        yield Blocking(mark_run, (run, named, guard.ending.policy))
+    return context, named
 
 
 @contextmanager
-def _inside(guard: FlowGuard, entered: Entered | None) -> Generator[None, None, None]:
+def _inside(guard: FlowGuard, entered: _Entered) -> Generator[None, None, None]:
     if entered is None:
         yield
         return
-    with batch_named(entered.batch) if entered.batch is not None else nullcontext():
+    context, named = entered
+    with batch_named(named) if named is not None else nullcontext():
         try:
             yield
         except Exception as error:
-            clean = error_with_outputs(error, entered.context)
+            clean = error_with_outputs(error, context)
             if clean is error:
                 raise
             raise clean from clean.__cause__

@@ -179,9 +179,6 @@ def test_a_picture_of_a_plan(cli: Any, folder: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(("flowchart", "graph", "---", "%%"))
     assert all(name in done.out for name in ("look", "report", "review", "confidence"))
-    done = cli("plan", "graph", "good.json", "--format", "svg")
-    assert "<svg" in done.out
-    assert done.out.rstrip().endswith("</svg>")
 
 
 def test_a_picture_goes_into_a_file_by_its_name(cli: Any, folder: Path) -> None:
@@ -218,7 +215,6 @@ def test_the_schema_is_that_of_plans(cli: Any) -> None:
         ("plan validte good.json", 'Did you mean "validate"?'),
         ("plan validate good.json --actions nowhere", "there is no module 'nowhere'"),
         ("plan graph missing.json", "missing.json: there is no such file"),
-        ("plan graph good.json --format png", "--format"),
         ("plan graph good.json --output no/such/folder.svg", "cannot be written: no such file or directory"),
         ("plan run missing.json", "missing.json: there is no such file"),
         ("plan run good.json --input aspirin", "--input 'aspirin' must be name=value"),

@@ -212,13 +212,6 @@ def test_the_picture_has_the_last_pass():
     assert (span.look, span.end - span.start) == ("crashed", 32.0)
 
 
-def test_a_run_of_several_passes_is_always_worth_telling():
-    assert etl().remarkable
-    quiet = story(PassFacts())
-    assert not quiet.remarkable
-    assert replace(quiet, passes=quiet.passes * 2).remarkable
-
-
 def test_the_letters_that_wait():
     assert cells(markdown(etl()), "Dead letters") == [["`l-2`", "send", "401 auth"]]
     assert "`prefect-resilience dead-letters replay l-2`" in markdown(etl())
@@ -446,17 +439,14 @@ def test_how_to_go_on_is_told_with_its_commands():
     assert "It is automatic." in written
 
 
-def test_what_is_missing():
-    written = markdown(story(seen(FINE), missing=("events", "events")))
-    assert "*Not read in time: events.*" in written
-
-
 def test_a_run_is_quiet_when_nothing_of_note_happened():
     assert not seen(FINE).remarkable
     assert not seen(FINE, happenings=[happening("plan.branched")]).remarkable
     assert seen(ONCE_AGAIN).remarkable
     assert seen(GONE).remarkable
     assert seen(happenings=[happening("circuit.closed")]).remarkable
+    quiet = story(PassFacts())
+    assert [quiet.remarkable, replace(quiet, passes=quiet.passes * 2).remarkable] == [False, True]
 
 
 # -- the picture

@@ -129,15 +129,6 @@ def test_a_handler_that_fails_does_not_concern_the_call(heard, caplog):
     assert heard[-1].event == "run.recovered"
 
 
-@pytest.mark.parametrize(
-    ("event", "mend"),
-    [("degraded", "run.degraded"), ("circuit.open", "circuit.opened"), ("retries", "retry")],
-)
-def test_an_unknown_event_is_refused_with_the_nearest(event, mend):
-    with pytest.raises(ConfigurationError, match=re.escape(mend)):
-        on(event, print)
-
-
 def test_a_coroutine_function_is_refused():
     async def handler(event: ResilienceEvent) -> None: ...
 
