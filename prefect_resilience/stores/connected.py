@@ -154,8 +154,7 @@ class ConnectedStore(Generic[T]):
             raise StoreUnavailable(redact(f"the store {self.url} has been closed"))
 
     def _connect(self) -> T:
-        if self.closed:
-            self.check_open()
+        self.check_open()
         held = self._held
         if held is None or self._is_stale():
             with self._lock:
@@ -242,7 +241,6 @@ def _after_fork() -> None:
 
 # -- keys and values as text
 
-LAST_CODE_POINT = sys.maxunicode
 LONGEST_KEY = 2_000
 """Bytes of UTF-8; the limit of PostgreSQL's index is a little higher."""
 
@@ -319,7 +317,7 @@ def prefix_end(prefix: str) -> str | None:
     """The first string, by code points, after all strings that start with `prefix`; None if there is none."""
     while prefix:
         last = ord(prefix[-1])
-        if last < LAST_CODE_POINT:
+        if last < sys.maxunicode:
             following = last + 1
             # Surrogates are not valid text: the next code point after U+D7FF is U+E000.
             return prefix[:-1] + chr(0xE000 if 0xD800 <= following <= 0xDFFF else following)

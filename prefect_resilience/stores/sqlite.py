@@ -161,8 +161,6 @@ def _delete_rows(connection: Connection, rows: list[tuple[str, int]]) -> None:
 
 LOOK_EVERY = 0.02
 """Seconds between two looks at the file's change counter."""
-PATIENT = 20
-"""The next look comes PATIENT times as long after a reading as it took: 5 % of a core at most."""
 
 
 class SqliteWatch(ConnectedWatch[SqliteStore]):
@@ -171,7 +169,6 @@ class SqliteWatch(ConnectedWatch[SqliteStore]):
     def _begin(self) -> None:
         self._connection = self._store.connect()
         self._file = self._store.identity()
-        self._interval = LOOK_EVERY
         end = prefix_end(self._prefix)
         self._bounds = (self._prefix,) if end is None else (self._prefix, end)
         condition = "key >= ?" if end is None else "key >= ? AND key < ?"
@@ -193,7 +190,7 @@ class SqliteWatch(ConnectedWatch[SqliteStore]):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return []
-            time.sleep(min(remaining, self._interval))
+            time.sleep(min(remaining, LOOK_EVERY))
 
     def _count_changes(self) -> int:
         return self._connection.execute("PRAGMA data_version").fetchone()[0]
@@ -202,9 +199,7 @@ class SqliteWatch(ConnectedWatch[SqliteStore]):
         return dict(self._connection.execute(self._find_versions, self._bounds))
 
     def _read(self) -> list[News]:
-        begun = time.monotonic()
         before, self._versions = self._versions, self._read_versions()
         changed = [key for key, version in self._versions.items() if before.get(key) != version]
-        self._interval = max(LOOK_EVERY, PATIENT * (time.monotonic() - begun))
         updates = [News(key, self._store.find(self._connection, key)) for key in changed]
         return [news for news in updates if news.document is not None]

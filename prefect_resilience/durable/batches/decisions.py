@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from pydantic import BaseModel
 
+from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.audit import AuditEntry, RecoveryAction, trail_of
 from prefect_resilience.durable.batches.strategies import (
     ENDED_BADLY,
@@ -50,7 +50,7 @@ class RecoveryRequest:
 def archive_in_words(done: int, at: float) -> str:
     """How many effects of a batch were done and are archived, and since when."""
     subject = "its 1 done effect was" if done == 1 else f"its {done} done effects were"
-    return f"{subject} moved to the archive at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{subject} moved to the archive at {utc_text(at)}"
 
 
 FAILED_OR_CRASHED = ("FAILED", "CRASHED")

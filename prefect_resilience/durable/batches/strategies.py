@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field
 
 from prefect_resilience.base.policy import Policy
+from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.effects.model import EffectState
 from prefect_resilience.durable.effects.policy import EffectKind
 from prefect_resilience.durable.sagas.compensations import first_names
@@ -140,7 +140,10 @@ def recovery_hint(
     if ended is not None and ended.state not in ENDED_BADLY | {"COMPLETED"}:
         return None
     if trail.abandoned_at is not None and (waiting or ended is None or ended.state != "COMPLETED"):
-        return _with_keys("abandon", _why_abandoned(trail.abandoned_at), effects, waiting=waiting)
+        why = (
+            f"it was abandoned at {utc_text(trail.abandoned_at)}: it is recovered only with a named strategy"
+        )
+        return _with_keys("abandon", f"{why}, such as restart", effects, waiting=waiting)
     if waiting:
         keys = first_names([*map(repr, waiting)])
         why = f"the outcome of {keys} is unknown, and there is no verify to ask: settle it"
@@ -203,14 +206,6 @@ def _restart(effects: Sequence[SeenEffect], because: str, **more: Any) -> Recove
     last = done[-1] if strategy == "restart_from_last_external" else None
     why = f"{because}; {meets}{question}"
     return _with_keys(strategy, why, effects, verify=verify, skip_until=last, **more)
-
-
-def _why_abandoned(at: float) -> str:
-    when = datetime.fromtimestamp(at, UTC)
-    return (
-        f"it was abandoned at {when:%Y-%m-%d %H:%M} UTC: it is recovered only with a named "
-        f"strategy, such as restart"
-    )
 
 
 def _permanent(effects: Sequence[SeenEffect], ended: RunEnd, policy: RecoveryPolicy) -> RecoveryHint:

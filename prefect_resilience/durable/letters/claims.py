@@ -2,7 +2,7 @@
 
     waiting ── claimed ──> replaying ── succeeded ──> replayed
        ^                    │    │
-       └── failed, let go ──┘    └── cut off: in_doubt ── claimed again
+       └── failed ──────────┘    └── cut off: in_doubt ── claimed again
 
 Later passes of the flow run have an effect, too: a waiting letter is settled when its call succeeds
 there, and a replayed or settled letter waits again when its call fails there.
@@ -95,17 +95,6 @@ def holds(letter: DeadLetter, token: str) -> bool:
     return letter.claim is not None and letter.claim.token == token
 
 
-def release(letter: DeadLetter) -> DeadLetter:
-    """The letter without its claim: nothing was called."""
-    return letter.model_copy(update={"status": _after(letter), "claim": None})
-
-
-def _after(letter: DeadLetter) -> Status:
-    """The status of a letter that was not replayed: its run may have made the call in the meantime."""
-    has_succeeded = bool(letter.passes) and letter.passes[-1].outcome == "succeeded"
-    return "settled" if has_succeeded else "waiting"
-
-
 def end_replay(letter: DeadLetter, outcome: Outcome, now: datetime, message: str = "") -> DeadLetter:
     """The letter with its current or cut-off replay recorded with this outcome."""
     claim = letter.claim
@@ -117,7 +106,11 @@ def end_replay(letter: DeadLetter, outcome: Outcome, now: datetime, message: str
         run_id=claim.run_id if claim else None,
         message=message[:MESSAGE],
     )
-    status = _after(letter) if outcome == "failed" else outcome
+    status: Status | Outcome = outcome
+    if outcome == "failed":
+        # Its run may have made the call in the meantime.
+        has_succeeded = bool(letter.passes) and letter.passes[-1].outcome == "succeeded"
+        status = "settled" if has_succeeded else "waiting"
     return letter.model_copy(
         update={
             "status": status,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from prefect_resilience.base.naming import is_of_process
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.durable.letters.codec import LARGEST, LeftOut, Reader, encode_parameters
+from prefect_resilience.durable.letters.codec import LeftOut, Reader, encode_parameters
 from prefect_resilience.durable.letters.kinds import Source
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -288,16 +288,15 @@ def letter_of(
     error: ErrorContext | None,
     *,
     now: datetime,
-    largest: int = LARGEST,
     starts: Starts = (),
     **fields: Any,
 ) -> tuple[DeadLetter, Contents]:
     """The letter of a failed call and its contents; `fields` are further fields of `DeadLetter`.
 
-    Secrets are left out of the parameters, and at most `largest` characters of JSON are kept. `starts` are
-    the flow runs around the call; the default is its own flow run.
+    Secrets are left out of the parameters. `starts` are the flow runs around the call; the default is its own
+    flow run.
     """
-    encoded = encode_parameters(parameters, largest)
+    encoded = encode_parameters(parameters)
     attributes: dict[str, Any] = {"created_at": now, "left_out": encoded.left_out, "size": encoded.size}
     if error is not None:
         # Secrets may have become known since the error was described.

@@ -185,18 +185,12 @@ class DeadLetterQueue:
 
     def settle(self, letter_id: str, token: str, outcome: Outcome, message: str = "") -> DeadLetter | None:
         """Record the end of a replay; None when the claim is no longer this owner's."""
-        return self._change_own(
-            letter_id, token, lambda one: claims.end_replay(one, outcome, self.now(), message)
-        )
 
-    def release(self, letter_id: str, token: str) -> DeadLetter | None:
-        """Release a claim: the call was not made. None when the claim is no longer this owner's."""
-        return self._change_own(letter_id, token, claims.release)
+        def end(letter: DeadLetter) -> DeadLetter | None:
+            is_own = claims.holds(letter, token)
+            return claims.end_replay(letter, outcome, self.now(), message) if is_own else None
 
-    def _change_own(
-        self, letter_id: str, token: str, step: Callable[[DeadLetter], DeadLetter]
-    ) -> DeadLetter | None:
-        return self._change(letter_id, lambda one: step(one) if claims.holds(one, token) else None)
+        return self._change(letter_id, end)
 
     def _change(
         self,

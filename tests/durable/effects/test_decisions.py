@@ -226,7 +226,7 @@ def test_what_is_done_unasked_about_an_error_that_will_not_pass(permanent: Any, 
 
 
 ABANDONED = (
-    "it was abandoned at 1970-01-01 00:10 UTC: it is recovered only with a named strategy, such as restart"
+    "it was abandoned at 1970-01-01 00:10:00 UTC: it is recovered only with a named strategy, such as restart"
 )
 
 
@@ -287,8 +287,8 @@ def test_a_rollback_says_what_it_undoes_and_what_not(
     assert with_rollback(asked, report, planned=planned) == expected.model_copy(update=lists)
 
 
-ONE = "its 1 done effect was moved to the archive at 1970-01-01 00:08 UTC"
-TWO = "its 2 done effects were moved to the archive at 1970-01-01 00:08 UTC"
+ONE = "its 1 done effect was moved to the archive at 1970-01-01 00:08:20 UTC"
+TWO = "its 2 done effects were moved to the archive at 1970-01-01 00:08:20 UTC"
 DO_AGAIN = "a restart would repeat them; use force to allow that"
 
 

@@ -103,7 +103,7 @@ def test_what_was_abandoned_stays_so(batch, ended):
     policy = POLICY.model_copy(update={"permanent": "compensate"})
     hint = recovery_hint(effects(batch), ended, RecoveryTrail(1, NOW, 0.0), policy, NOW)
     assert (hint.strategy, hint.automatic, hint.next_at) == ("abandon", False, None)
-    assert hint.why.startswith("it was abandoned at 1970-01-01 00:00 UTC: it is recovered only with")
+    assert hint.why.startswith("it was abandoned at 1970-01-01 00:00:00 UTC: it is recovered only with")
     assert hint.waiting == tuple(one.key for one in effects(batch) if one.waits)
 
 

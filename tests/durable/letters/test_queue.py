@@ -97,9 +97,6 @@ def test_a_letter_has_one_owner_until_its_lease_is_over(queue: DeadLetterQueue) 
     refused, why = queue.claim(letter.id, "you", 60, run_id=None, despite_doubt=True)
     assert (refused.status, "me is replaying it" in (why or "")) == ("replaying", True)
     assert queue.settle(letter.id, "another token", "replayed") is None
-    assert queue.release(letter.id, "another token") is None
-    assert queue.release(letter.id, taken.claim.token).status == "waiting"
-    taken, _ = queue.claim(letter.id, "me", 60, run_id="r", despite_doubt=False)
     assert queue.settle(letter.id, taken.claim.token, "replayed", "fine").status == "replayed"
     assert "already" in (queue.claim(letter.id, "me", 60, run_id=None, despite_doubt=True)[1] or "")
 
@@ -264,7 +261,7 @@ def test_what_cannot_be_meant(opened: Callable[[], DeadLetterQueue]) -> None:
         opened().get("")
     assert opened().contents(new_id(0, 0)) == Contents(parameters={})
     gone = new_id(0, 0)
-    assert opened().release(gone, "t") is None
+    assert opened().settle(gone, "t", "failed") is None
     assert not is_of(DeadLetter(name="a", key="a", created_at=NOW), "b")
 
 
@@ -286,7 +283,7 @@ def test_keys_go_down_as_time_goes_up(moments: list[tuple[float, int]]) -> None:
     assert not is_id(5)  # type: ignore[arg-type]
 
 
-actions = st.sampled_from(["claim", "force", "replayed", "failed", "in_doubt", "release", "wait"])
+actions = st.sampled_from(["claim", "force", "replayed", "failed", "in_doubt", "wait"])
 
 
 @settings(deadline=None)
@@ -311,8 +308,6 @@ def test_nobody_claims_what_another_holds_and_what_is_replayed_stays_so(steps: l
                 holder = token
         elif is_own and action in ("replayed", "failed", "in_doubt"):
             letter = claims.end_replay(letter, action, now, "x")  # type: ignore[arg-type]
-        elif is_own and action == "release":
-            letter = claims.release(letter)
         if before.status == "replayed":
             assert letter.status == "replayed"
         assert from_stored(json.loads(json.dumps(as_stored(letter)))) == letter

@@ -140,7 +140,7 @@ def test_when_prefect_cannot_be_asked_nothing_is_called(receiver: Receiver) -> N
 
 
 def test_a_run_that_starts_again_between_the_look_and_the_call(receiver: Receiver) -> None:
-    """The letter is claimed by then, and waits again."""
+    """It is looked at when the rate lets it go."""
     letter = fail(receiver)
     seen: list[str] = []
 
@@ -156,7 +156,7 @@ def test_a_run_that_starts_again_between_the_look_and_the_call(receiver: Receive
         return replay_letters(how, [letter])
 
     report = replaying()
-    assert seen == ["replaying"]
+    assert seen == ["waiting"]
     assert report.left_to_runs == 1
     after = dead_letters.get(letter.id)
     assert (after.status, after.claim, after.replays, receiver.got) == ("waiting", None, (), [])

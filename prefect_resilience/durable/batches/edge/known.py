@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
@@ -37,7 +36,10 @@ def check_known(ledger: Ledger, batch_id: str) -> None:
     from prefect_resilience.durable.batches.edge.flow_runs import find_run
 
     if find_run(batch_id, by_name=True) is None:
-        near = closest(batch_id, sorted({*_batch_ids(ledger)}))
+        # The ids of batches that did an external effect or have an audit log.
+        known = (scan_all(ledger.store, prefix) for prefix in (BATCHES, AUDITS))
+        ids = {document.value["batch"] for entries in known for _, document in islice(entries, NAMED)}
+        near = closest(batch_id, sorted(ids))
         mend = "Check that PREFECT_RESILIENCE_STORE_URL names the right store."
         if near is not None:
             mend = f"Did you mean {near!r}?"
@@ -55,12 +57,6 @@ def in_ledger(ledger: Ledger, batch_id: str) -> bool:
     """Whether the store has any document of a batch: effects, savepoints, an audit log or an archive."""
     places = [place_of(batch_id, prefix=prefix) for prefix in (PREFIX, AUDITS, SAGAS, ARCHIVES)]
     return any(ledger.store.load(place[:-1]) or ledger.store.scan(place, None, 1) for place in places)
-
-
-def _batch_ids(ledger: Ledger) -> Iterator[str]:
-    """The ids of batches that did an external effect or have an audit log."""
-    for prefix in (BATCHES, AUDITS):
-        yield from (document.value["batch"] for _, document in islice(scan_all(ledger.store, prefix), NAMED))
 
 
 def prune(

@@ -32,8 +32,6 @@ from prefect_resilience.stores.base import Store
 
 # Where Prefect is asked, its modules are imported: a list of the store's batches needs none.
 
-_UNKNOWN_END = "the Prefect API is unavailable, so the end of its run is unknown"
-
 
 def look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSnapshot:
     """The state of a batch. `run`: its flow run, if the caller has it; then only the run's mark shows whether
@@ -87,7 +85,8 @@ def hint_of(
         return hint_for(look(ledger, batch_id, run), request, 0.5)
     except ApiUnavailable:
         hint = hint_for(snapshot_of(ledger, batch_id), request, 0.5)
-        return None if hint is None else hint.model_copy(update={"why": f"{hint.why} ({_UNKNOWN_END})"})
+        unknown = "(the Prefect API is unavailable, so the end of its run is unknown)"
+        return None if hint is None else hint.model_copy(update={"why": f"{hint.why} {unknown}"})
 
 
 def snapshot_of(ledger: Ledger, batch_id: str) -> BatchSnapshot:

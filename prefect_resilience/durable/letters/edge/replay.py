@@ -4,8 +4,8 @@ A letter is claimed right before its call, under the id of the replay's run. A r
 its letter in doubt. Without `force`, such a letter is replayed only if no side effect can happen twice: the
 task has an `effect=`, and the ledger has the effects of the batch.
 
-A letter is left to its flow run while that run is active (see `known`). This is checked
-before the letter is claimed, and again right before the call.
+A letter is left to its flow run while that run is active (see `known`). This is checked right before the
+letter is claimed and called.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class Replaying:
             )
         self.owner: str = f"{socket.gethostname()}:{os.getpid()}"
         self.finder: Finder = Finder(load_script_as_module)
+        self.pause: float = 0.0 if self.rate is None else 1 / self.rate
         self.next_at: float = self.clock()
         for value in self.values.values():
             if isinstance(value, str):
@@ -198,6 +199,8 @@ def _missing(reader: Reader) -> str:
 
 def _replay_one(how: Replaying, listed: DeadLetter) -> LetterOutcome:
     """Claim a letter and make its call. May raise DeadLetterError."""
+    if (early := how.next_at - how.clock()) > 0:
+        how.sleep(early)
     letter = how.queue.get(listed.id)  # it may have been listed long ago
     call = _check(how, letter)
     if isinstance(call, LetterOutcome):
@@ -212,6 +215,7 @@ def _replay_one(how: Replaying, listed: DeadLetter) -> LetterOutcome:
     )
     if why is not None or taken.claim is None:
         return _not_free(how, taken, why)
+    how.next_at = max(how.clock(), how.next_at) + how.pause
     return _replay_claimed(how, taken.holding(letter.contents), call, taken.claim.token, run_id)
 
 
@@ -219,13 +223,7 @@ def _replay_claimed(
     how: Replaying, letter: DeadLetter, call: _PreparedCall, token: str, run_id: str
 ) -> LetterOutcome:
     """Make the call, and record the outcome."""
-    _keep_to(how)
     try:
-        # Its flow run may have been started again since the first check.
-        skipped = None if how.despite_run else skip_for_its_run(letter)
-        if skipped is not None and not (skipped.reason == "unclear" and call.effect):
-            how.queue.release(letter.id, token)
-            return skipped
         outcome = _call(letter, call, run_id)
     except BaseException as error:
         # Cut off, for example by Ctrl-C: it is unknown how far the call got.
@@ -243,16 +241,6 @@ def _replay_claimed(
     return outcome
 
 
-def _keep_to(how: Replaying) -> None:
-    """Wait as long as `rate` demands."""
-    if how.rate is None:
-        return
-    now = how.clock()
-    if now < how.next_at:
-        how.sleep(how.next_at - now)
-    how.next_at = max(now, how.next_at) + 1 / how.rate
-
-
 def _call(letter: DeadLetter, call: _PreparedCall, run_id: str) -> LetterOutcome:
     """Call the task again, in the letter's batch."""
     own_batch: AbstractContextManager[object] = (
@@ -260,19 +248,14 @@ def _call(letter: DeadLetter, call: _PreparedCall, run_id: str) -> LetterOutcome
     )
     token = _replaying.set(run_id)
     try:
-        with own_batch:
-            state = _run_task(call, run_id)
+        with own_batch, TagsContext(current_tags=other_tags()):
+            state: Any = run_task(
+                call.task, task_run_id=UUID(run_id), parameters=call.parameters, return_type="state"
+            )
+            state = run_coro_as_sync(state) if hasattr(state, "__await__") else state
     finally:
         _replaying.reset(token)
     return _outcome_of_run(letter, state, run_id)
-
-
-def _run_task(call: _PreparedCall, run_id: str) -> State[Any]:
-    with TagsContext(current_tags=other_tags()):
-        state: Any = run_task(
-            call.task, task_run_id=UUID(run_id), parameters=call.parameters, return_type="state"
-        )
-        return run_coro_as_sync(state) if hasattr(state, "__await__") else state
 
 
 def _outcome_of_run(letter: DeadLetter, ended: State[Any], run_id: str) -> LetterOutcome:
