@@ -28,6 +28,6 @@ def race(url):
         children.append(child)
     return sum(os.waitpid(child, 0)[1] != 0 for child in children)
 
-sys.exit(sum(race(sys.argv[1].format(number)) for number in range(int(sys.argv[4]))))
+sys.exit(race(sys.argv[1]))
 """
-"""Arguments: a URL ("{}" in it is a race's number), how many processes, how far each counts, races."""
+"""Arguments: a URL, how many processes, how far each counts."""

@@ -109,16 +109,6 @@ def test_what_is_open_is_listed_until_it_is_written_otherwise(store: Any) -> Non
     assert open_keys(store) == [keys[1]]
 
 
-@EVERY
-def test_pages_of_what_is_open(store: Any) -> None:
-    for number in range(30):
-        write(store, f"{ENTRY}{number:02}", 0, {}, number % 3 == 0)
-    first = store.scan_open(ENTRY, None, 4)
-    assert [key for key, _ in first] == [f"{ENTRY}{number:02}" for number in (0, 3, 6, 9)]
-    assert store.scan_open(ENTRY, first[-1][0], 4)[0][0] == f"{ENTRY}12"
-    assert store.scan_open(ENTRY, limit=0) == []
-
-
 def test_a_store_of_an_older_version_goes_on(url: str, old: Callable[[str], OldProcess]) -> None:
     process = old(url)
     process.create_schema()

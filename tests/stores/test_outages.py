@@ -128,18 +128,6 @@ def test_a_slow_server_is_unavailable_after_a_bounded_wait(
     assert behind.swap("key", found.version, "on")
 
 
-def test_threads_do_not_wait_for_each_other_at_a_slow_server(
-    server: Server, proxy: Proxy, behind: Store
-) -> None:
-    behind.swap("key", 0, 1)
-    proxy.delay = SLOW
-    began = time.monotonic()
-    in_threads(lambda: is_unavailable(lambda: behind.load("key")), 16)
-    assert time.monotonic() - began < 2 * BOUND
-    proxy.delay = 0
-    assert value(behind) == 1
-
-
 @pytest.mark.parametrize("cut", ["before", "after"])
 def test_a_connection_cut_in_the_middle_of_a_swap_leaves_the_truth_to_the_next_load(
     server: Server, proxy: Proxy, behind: Store, cut: str

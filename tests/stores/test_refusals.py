@@ -2,70 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import open_store
-from tests.stores_servers import NOBODY, PostgresServer, RedisServer
+from tests.stores_servers import PostgresServer, RedisServer
 
 pytestmark = pytest.mark.slow
-
-Start = Callable[..., "subprocess.Popen[str]"]
-
-READ_ONLY_FILE = """
-import os, sys
-from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.stores import open_store
-# What is imported on the way must be imported by a user who may read it.
-open_store(f"sqlite:///{sys.argv[3]}/warm.db").swap("key", 0, 1)
-if os.geteuid() == 0:
-    os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
-store = open_store(f"sqlite:///{sys.argv[1]}/store.db?timeout=0.5")
-for operation in (lambda: store.swap("key", int(sys.argv[4]), 1), lambda: store.swap("other", 0, 1)):
-    try:
-        operation()
-        print("written")
-    except StoreUnavailable as error:
-        print("unavailable", error)
-"""
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user may enter, which pytest's own is not."""
-    folder = Path(tempfile.mkdtemp(prefix="pr-store-"))
-    folder.chmod(0o755)
-    yield folder
-    folder.chmod(0o755)
-    shutil.rmtree(folder)
-
-
-@pytest.mark.skipif(not hasattr(os, "setuid"), reason="this system has no users to become")
-def test_a_read_only_file_is_unavailable_and_writable_again_later(
-    python: Start, open_folder: Path, tmp_path: Path
-) -> None:
-    store = open_store(f"sqlite:///{open_folder}/store.db")
-    version = store.swap("key", 0, "kept")
-    for file in open_folder.iterdir():
-        file.chmod(0o444)
-    open_folder.chmod(0o555)
-    process = python(READ_ONLY_FILE, open_folder, NOBODY, tmp_path, version)
-    output, errors = process.communicate(timeout=30)
-    assert errors == ""
-    assert [line.split()[0] for line in output.splitlines()] == ["unavailable", "unavailable"]
-    open_folder.chmod(0o755)
-    for file in open_folder.iterdir():
-        file.chmod(0o644)
-    assert store.swap("key", version, "on")
 
 
 def test_a_read_only_postgres_reads_and_does_not_write(own_postgres: PostgresServer) -> None:
@@ -80,13 +26,6 @@ def test_a_read_only_postgres_reads_and_does_not_write(own_postgres: PostgresSer
     own_postgres.stop()
     own_postgres.start()
     assert store.swap("key", version, "on")
-
-
-def test_a_read_only_postgres_without_our_tables_is_unavailable(own_postgres: PostgresServer) -> None:
-    own_postgres.stop()
-    own_postgres.start("-c", "default_transaction_read_only=on")
-    with pytest.raises(StoreUnavailable, match="read-only"):
-        open_store(own_postgres.url()).load("key")
 
 
 @pytest.mark.parametrize(

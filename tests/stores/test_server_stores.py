@@ -20,7 +20,7 @@ from prefect_resilience.stores import Store, open_store, postgres
 from prefect_resilience.stores.base import News, WatchedStore
 from tests.stores.counting import COUNT
 from tests.stores.forks import use_in_forked_child
-from tests.stores_servers import PostgresServer, RedisServer
+from tests.stores_servers import RedisServer
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -53,7 +53,7 @@ def test_no_increment_of_many_processes_is_lost(
     python: Start, url: str, processes: int, increments: int
 ) -> None:
     """They also create the schema in a race: nobody has touched it before."""
-    process = python(COUNT, url, processes, increments, 1)
+    process = python(COUNT, url, processes, increments)
     _, errors = process.communicate(timeout=800)
     assert (process.returncode, errors) == (0, "")
     found = open_store(url).load("count")
@@ -71,13 +71,6 @@ def test_a_redis_is_also_reached_by_its_socket(own_redis: RedisServer) -> None:
     path = own_redis.folder / "redis.sock"
     own_redis.start("--unixsocket", str(path))
     by_socket, by_port = open_store(f"unix://{path}?db=0"), open_store(own_redis.url())
-    version = by_socket.swap("key", 0, 1)
-    assert by_port.swap("key", version, 2)
-
-
-def test_a_postgres_is_also_reached_by_its_socket(own_postgres: PostgresServer) -> None:
-    where = f"host={own_postgres.folder}&port={own_postgres.port}&user=tester"
-    by_socket, by_port = open_store(f"postgresql:///postgres?{where}"), open_store(own_postgres.url())
     version = by_socket.swap("key", 0, 1)
     assert by_port.swap("key", version, 2)
 
@@ -176,14 +169,6 @@ def test_a_deleted_row_stays_for_a_while_and_is_purged_some_at_a_time(
         key for (key,) in sql(f"SELECT key FROM {table} WHERE key IN ('deleted', 'recent') ORDER BY key")
     ] == ["deleted", "recent"]
     assert [key for key, _ in store.scan("")] == ["new/0", "new/1", "new/2"]
-
-
-def test_a_value_that_was_damaged_is_unavailable(postgres_url: str, sql: Callable[..., Any]) -> None:
-    store = open_store(postgres_url)
-    store.swap("bad", 0, 1)
-    sql("UPDATE prefect_resilience_documents SET value = '{'")
-    with pytest.raises(StoreUnavailable, match="bad"):
-        store.load("bad")
 
 
 @pytest.fixture

@@ -46,18 +46,6 @@ def test_a_locked_database_is_unavailable_after_a_bounded_wait(
     assert store.swap("key", version, 2)
 
 
-def test_a_lock_that_is_given_back_in_time_is_waited_for(python: Start, tmp_path: Path, url: str) -> None:
-    store = open_store(url)
-    version = store.swap("key", 0, 1)
-    holder = python(HOLD, tmp_path / "fleet.db")
-    assert holder.stdout is not None
-    assert holder.stdin is not None
-    assert holder.stdout.readline() == "held\n"
-    holder.stdin.write("\n")
-    holder.stdin.flush()
-    assert store.swap("key", version, 2)
-
-
 def test_what_was_written_survives_a_kill(python: Start, url: str) -> None:
     code = (
         "import sys, time; from prefect_resilience.stores import open_store\n"

@@ -65,22 +65,6 @@ def test_what_is_no_database_is_unavailable_until_it_is_gone(store: Store, path:
     assert store.swap("key", 0, 1)
 
 
-def test_a_file_that_is_damaged_while_open_is_unavailable(store: Store, path: Path) -> None:
-    for number in range(200):
-        store.swap(f"key/{number}", 0, "x" * 500)
-    store.close()
-    again = open_store(store.url)
-    assert again.load("key/0") is not None
-    size = path.stat().st_size
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(os.urandom(size - 4096))
-    with pytest.raises(StoreUnavailable):
-        again.scan("key/", limit=200)
-    with pytest.raises(StoreUnavailable):
-        again.swap("new", 0, 1)
-
-
 def test_a_damaged_document_is_unavailable_and_the_others_are_not(store: Store, path: Path) -> None:
     store.swap("good", 0, 1)
     store.swap("bad", 0, 1)
@@ -89,14 +73,6 @@ def test_a_damaged_document_is_unavailable_and_the_others_are_not(store: Store, 
     assert store.load("good") is not None
     with pytest.raises(StoreUnavailable, match="bad"):
         store.load("bad")
-
-
-def test_a_folder_in_place_of_the_file_is_unavailable(store: Store, path: Path) -> None:
-    path.mkdir(parents=True)
-    with pytest.raises(StoreUnavailable):
-        store.load("key")
-    path.rmdir()
-    assert store.load("key") is None
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full disk to try")

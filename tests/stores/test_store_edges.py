@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.stores import MemoryStore, Store, open_store
-from prefect_resilience.stores.postgres import BoundedConnection
+from prefect_resilience.stores import Store, open_store
 
 
 @pytest.fixture
@@ -53,15 +52,6 @@ def test_a_prefix_that_ends_with_the_greatest_character(store: Store) -> None:
     assert [key for key, _ in store.scan(f"a{last}{last}")] == [f"a{last}{last}z"]
 
 
-def test_a_scan_of_the_memory_goes_on_after_an_expired_document() -> None:
-    store = MemoryStore()
-    for number in range(60):
-        store.swap(f"a/{number:02}", 0, number, None if number % 3 else store.now() + 0.001)
-    while store.load("a/57") is not None:
-        pass
-    assert [document.value for _, document in store.scan("a/")] == [n for n in range(60) if n % 3]
-
-
 @pytest.mark.parametrize("scheme", ["sqlite", "postgres", "redis"])
 def test_a_forked_child_leaves_the_connections_of_its_parent_open(
     request: pytest.FixtureRequest, tmp_path: Path, scheme: str
@@ -78,8 +68,3 @@ def test_a_forked_child_leaves_the_connections_of_its_parent_open(
         with before.connection() as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
     store.close()
-
-
-def test_a_connection_without_a_deadline_waits_as_psycopg_does(postgres_url: str) -> None:
-    with BoundedConnection.connect(postgres_url) as connection:
-        assert connection.execute("SELECT pg_sleep(0.2), 7").fetchone() == ("", 7)

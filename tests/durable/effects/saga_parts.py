@@ -77,8 +77,6 @@ async def undo_send_async(order: int, external_id: str) -> None:
 @task(retries=3)
 def undo_send_task(order: int) -> None:
     calls.append(("undo", order))
-    if troubles.get(str(order)):
-        raise troubles[str(order)].pop(0)
     post()
 
 
@@ -93,8 +91,6 @@ def undo_send_asked(order: int) -> None:
 @resilient_task
 async def undo_send_resilient(order: int) -> str:
     calls.append(("undo", order))
-    if troubles.get(str(order)):
-        raise troubles[str(order)].pop(0)
     return idempotency_key()
 
 
@@ -117,9 +113,5 @@ def send(order: int) -> Done:
 
 
 class Api:
-    @staticmethod
-    def undo(order: int) -> None:
-        calls.append(("undo", order))
-
     def undo_here(self, order: int) -> None:
         calls.append(("undo", order))

@@ -107,35 +107,29 @@ def fail(made: Campaign, receiver: Receiver) -> None:
     receiver.says(200)
 
 
-def run(environment: dict[str, str], api_url: str, kill_at: int, answers: Connection, both: Any) -> None:
-    """The child's life, with `both` at once. Sends back how many lines it ran, and the report."""
+def run(environment: dict[str, str], api_url: str, kill_at: int, answers: Connection) -> None:
+    """The child's life. Sends back how many lines it ran, and the report."""
     os.environ.update(environment)
     api = {PREFECT_API_URL: api_url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     with temporary_settings({**api, PREFECT_LOGGING_LEVEL: "CRITICAL"}):
-        if both is not None:
-            both.wait(60)
         lines = kill_before_line(kill_at, WATCHED)
         report = dead_letters.replay()
         sys.settrace(None)
     answers.send((lines[0], report))
 
 
-def start(
-    made: Campaign, kill_at: int = 0, both: Any = None
-) -> Callable[[], tuple[int, dead_letters.ReplayReport] | None]:
+def start(made: Campaign, kill_at: int = 0) -> Callable[[], tuple[int, dead_letters.ReplayReport] | None]:
     """Start a victim; what is returned waits for its answer, or for its death by SIGKILL: None."""
     environment = {RECEIVER: made.receiver, "PREFECT_RESILIENCE_STORE_URL": made.store}
-    process, ours = child(environment, made.api, kill_at, both)
+    process, ours = child(environment, made.api, kill_at)
 
     return lambda: answer_of(process, ours)
 
 
-def child(
-    environment: dict[str, str], api_url: str, kill_at: int = 0, both: Any = None
-) -> tuple[Any, Connection]:
+def child(environment: dict[str, str], api_url: str, kill_at: int = 0) -> tuple[Any, Connection]:
     """A process that replays every letter, and where its answer will come from."""
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=run, args=(environment, api_url, kill_at, theirs, both), daemon=True)
+    process = context.Process(target=run, args=(environment, api_url, kill_at, theirs), daemon=True)
     process.start()
     theirs.close()
     return process, ours

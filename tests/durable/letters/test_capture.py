@@ -142,13 +142,6 @@ def test_submitted_and_mapped_tasks_with_futures_as_arguments(receiver: Receiver
     assert {letter.parameters["to"] for letter in letters} == {"ada"}
 
 
-def test_the_batch_that_the_code_names_is_the_letters(receiver: Receiver) -> None:
-    receiver.broken = True
-    with batch("campaign-7"):
-        campaign("a", return_state=True)
-    assert one_letter().batch_id == "campaign-7"
-
-
 def test_events_tell_of_a_letter_without_its_parameters(receiver: Receiver, seen: Any) -> None:
     receiver.broken = True
     campaign("a-message-of-its-own", return_state=True)

@@ -145,16 +145,6 @@ def test_it_stands_beside_the_users_own_hooks_and_makes_one_letter_with_them() -
     assert len(called) == 4
 
 
-def test_the_tasks_it_was_made_of_do_not_change() -> None:
-    plain = task(fails)
-    ResilientTask.wrap(plain, dead_letter=True, retry=None)
-    first = resilient_task(retry=None)(fails)
-    first.with_options(dead_letter=True)
-    run(plain, "none")
-    run(first, "none")
-    assert messages() == []
-
-
 def test_what_cannot_be_meant() -> None:
     with pytest.raises(ConfigurationError, match="dead_letter='yes' is not a boolean"):
         resilient_task(dead_letter="yes")(fails)

@@ -6,15 +6,13 @@ import ipaddress
 import json
 import math
 import pathlib
-import pickle
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import numpy
@@ -70,51 +68,29 @@ ORDER = shop.Order(
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        True,
-        0,
         -(10**400),
-        1.5,
         -0.0,
         math.inf,
-        -math.inf,
-        "",
         "a\0b\ud800ü😀",
-        b"",
-        bytes(range(256)),
         bytearray(b"\xff\0"),
-        (),
-        (1, (2, [3])),
-        [(), {}, set()],
-        {1, 2},
         frozenset({(1, 2), "x"}),
         {1: "one", "1": "text", None: 0, (1, 2): [], 2.5: b"x", date(2026, 1, 1): 1},
         {KIND: "trap"},
         {"a": {"b": {"c": [1, {"d": (1,)}]}}},
-        datetime(2026, 11, 20, 18, 0, 0, 123456),
         datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN),
-        datetime(2026, 11, 20, tzinfo=UTC),
         datetime(2026, 11, 20, tzinfo=timezone(timedelta(hours=-3, minutes=-30, seconds=7))),
-        datetime.min,
         datetime.max,
-        date(1, 1, 1),
         time(23, 59, 59, 999999, tzinfo=timezone(timedelta(hours=2)), fold=1),
-        time(1, 2),
-        timedelta(days=-1, microseconds=1),
         timedelta.max,
         BERLIN,
-        UUID(int=5),
-        Decimal("1.10"),
         Decimal("-Infinity"),
         pathlib.PurePosixPath("/a/b"),
         pathlib.PureWindowsPath("c:/a"),
         pathlib.Path("a"),
-        ipaddress.ip_address("::1"),
         ipaddress.ip_interface("10.0.0.1/8"),
         ipaddress.ip_network("10.0.0.0/8"),
         pydantic.HttpUrl("https://example.com/a?b=c"),
         pydantic.TypeAdapter(pydantic.PostgresDsn).validate_python("postgresql://db.example.com/x"),
-        shop.Colour.GREEN,
         shop.Level.HIGH,
         shop.Right.READ | shop.Right.WRITE,
         shop.Right(0),
@@ -124,7 +100,6 @@ ORDER = shop.Order(
         shop.Card(1, "visa"),
         shop.Plain(1, (2,)),
         ORDER,
-        shop.Order(id=1, items=[]),
         [ORDER, {"deep": (ORDER,)}],
         shop.Owner(pet=shop.Dog(name="Bello"), firstName="Ada"),
         shop.Owner(pet=shop.Puppy(name="Bello", weeks=3), firstName="Ada"),
@@ -480,12 +455,6 @@ def test_an_object_of_a_class_that_no_import_finds_is_left_out() -> None:
         n: int
 
     assert [one.why for one in encode_parameters({"value": Local(n=1)}).left_out] == ["unknown kind"]
-
-
-def test_left_outs_can_travel() -> None:
-    one = LeftOut(path="a", why="secret")
-    assert pickle.loads(pickle.dumps(one)) == one
-    assert len({one, LeftOut(path="a", why="secret")}) == 1
 
 
 @pytest.mark.parametrize(

@@ -42,20 +42,6 @@ def broken(receiver: Receiver) -> Receiver:
     return receiver
 
 
-def test_retried_twice_one_letter_has_three_passes(broken: Receiver) -> None:
-    @flow(retries=2)
-    def retried() -> None:
-        shop.notify("same")
-
-    retried(return_state=True)
-    (letter,) = dead_letters.list()
-    assert (letter.status, letter.failures, letter.run_count) == ("waiting", 3, 3)
-    assert story(letter) == ["failed"] * 3
-    assert [one.starts[-1][1] for one in letter.passes] == [1, 2, 3]
-    assert len({one.task_run_id for one in letter.passes}) == 3
-    assert letter.passes[0].at < letter.passes[1].at < letter.passes[2].at
-
-
 async def test_async_flows_and_tasks(broken: Receiver) -> None:
     passes: list[int] = []
 

@@ -164,20 +164,6 @@ def story(letter: DeadLetter) -> list[tuple[str, str]]:
     return [(one.starts[-1][0], one.outcome) for one in letter.passes]
 
 
-@pytest.mark.parametrize("calls", [1, 2, 3])
-def test_another_run_of_a_batch_with_a_name_makes_no_second_letters(
-    queue: DeadLetterQueue, calls: int
-) -> None:
-    """Equal calls of one pass are letters of their own; the next pass takes each of them once."""
-    for run in ("f", "g", "h"):
-        letters = bury(queue, *["a"] * calls, batch_id="invoices", flow_run_id=run)
-        assert len({one.id for one in letters}) == calls
-    assert len(letters_in(queue)) == calls
-    assert [story(one) for one in letters_in(queue)] == [[(run, "failed") for run in "fgh"]] * calls
-    bury(queue, "a", batch_id="receipts", flow_run_id="g")
-    assert len(letters_in(queue)) == calls + 1, "another batch is another call"
-
-
 @pytest.mark.parametrize("status", ["waiting", "replaying", "in_doubt", "replayed", "purged"])
 def test_a_run_that_was_run_twice_has_one_letter(queue: DeadLetterQueue, status: str) -> None:
     """Dask runs a task run again if its worker died."""

@@ -165,24 +165,6 @@ def test_a_run_that_starts_again_between_the_look_and_the_call(receiver: Receive
 # -- what the run did in the meantime
 
 
-def test_a_run_that_completed_without_the_call_is_left_to_a_person(receiver: Receiver) -> None:
-    makes = [True]
-
-    @flow
-    def sometimes() -> None:
-        if makes[0]:
-            shop.send("a")
-
-    letter = fail(receiver, sometimes)
-    makes[0] = False
-    again(UUID(letter.flow_run_id), sometimes)
-    report = dead_letters.replay()
-    assert (report.outcomes[0].reason, report.well) == ("unclear", False)
-    assert "was run again and is Completed; it is unknown whether" in report.outcomes[0].message
-    assert receiver.got == []
-    assert dead_letters.replay(letter.id, force=True).replayed == 1
-
-
 @pytest.mark.parametrize("in_subflow", [False, True])
 @pytest.mark.parametrize("end", ["Completed", "Crashed"])
 def test_a_call_without_a_record_is_left_to_a_person(

@@ -16,11 +16,9 @@ from tests.durable.letters.replay_victim import (
     Campaign,
     Toll,
     child,
-    context,
     fail,
     judge,
     kill_often,
-    start,
 )
 
 pytestmark = pytest.mark.api
@@ -97,17 +95,3 @@ def test_the_long_form(counts: Receiver, store: str, api: str) -> None:
     toll = kill_often(counts, store, api, kills=60, count=12, seed=1)
     check(toll, 60)
     print(f"{store}: {toll}")
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("server_url", ["sqlite"], indirect=True)
-def test_two_at_once(counts: Receiver, store: str, api: str) -> None:
-    made = Campaign(counts.url, store, api, "both", 9)
-    fail(made, counts)
-    both = context.Barrier(2)
-    said = [answer() for answer in [start(made, both=both), start(made, both=both)]]
-    assert sum(one[1].replayed for one in said if one) == 9
-    assert counts.taken == dict.fromkeys(made.keys, 1)
-    toll = Toll()
-    judge(counts, made, toll)
-    assert toll.mistakes == []
