@@ -18,6 +18,7 @@ from prefect_resilience.durable.batches.decisions import (
     hint_for,
 )
 from prefect_resilience.durable.batches.edge.listing import (
+    EFFECTS_READ,
     MOST_RUNS,
     BatchCounts,
     Batches,
@@ -132,6 +133,8 @@ def caveats(batches: Batches) -> Iterator[str]:
         yield f"How flow runs ended is unknown, so batches are open only by their effects: {batches.trouble}"
     if batches.more:
         yield f"More than {MOST_RUNS:,} flow runs failed or crashed; only the latest are shown."
+    if batches.left_out:
+        yield f"The ledger has more than {EFFECTS_READ:,} effects: --all shows its settled batches, too."
     if batches.counts.more:
         yield "More batches are open than were counted. --all counts them all."
 

@@ -190,11 +190,13 @@ def new() -> CircuitDocument:
 def remember(document: CircuitDocument, now: float) -> None:
     """Write the document's generation, state, start and `retry_at` into its history.
 
-    A generation has one entry, with its start and its latest state.
+    A generation has one entry, with its start and its latest state. It has a second entry if it was forced
+    again after its `retry_at` had passed, because calls could go through in between.
     """
     generation, state, retry_at = document["generation"], document["state"], document["retry_at"]
     history: list[list[Any]] = document["history"]
-    goes_on = bool(history) and history[-1][0] == generation
+    last = history[-1] if history and history[-1][0] == generation else None
+    goes_on = last is not None and not (last[3] is not None and last[3] <= now)
     since = history[-1][1] if goes_on else round(now, 3)
     before = history[:-1] if goes_on else history
     document["history"] = [*before, [generation, since, state, retry_at]][-HISTORY_KEPT:]

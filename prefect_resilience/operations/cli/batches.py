@@ -44,16 +44,16 @@ def list_all(
     limit: options.Limit = 100,
     how: options.Answering = options.ANSWERING,
 ) -> int:
-    """Show the open batches, those in doubt first, and the flow runs that failed or crashed.
+    """Show the batches, those in doubt first, then other open ones; and the flow runs that failed or crashed.
 
     A batch is open if an effect is not settled, or if its flow run failed or crashed after some were done.
 
     Example: prefect-resilience batches list
 
     Args:
-        open: Only batches that are open, without the other flow runs.
+        open: Only batches that are open.
         archived: Show the batches that were pruned or abandoned instead.
-        all: Show finished batches, too. This reads every effect of the ledger.
+        all: Show settled batches of a ledger with more than 10,000 effects, too, which reads all of them.
         since: How far to look back for failed or crashed flow runs: a span, or a time.
         limit: The largest number of batches to show.
     """
@@ -68,7 +68,7 @@ def list_all(
         more = f"The first {limit} of " if batches.counts.total > limit else ""
         parts = [look.table(rows.COLUMNS, listed), more + rows.counts_line(batches, url)]
     else:
-        kind = "archived " if archived else "" if all else "open "
+        kind = "archived " if archived else "open " if open or batches.left_out else ""
         parts = [f"There are no {kind}batches in {redact(url)}."]
     how.answer([row.as_json for row in listed], *parts)
     for sentence in rows.caveats(batches):

@@ -90,7 +90,9 @@ def test_list(batches: str, cli: Any) -> None:
     assert [one["batch_id"] for one in listed] == ["in-doubt", batches, "all-done"]
     assert (listed[0]["hint"]["strategy"], listed[0]["hint"]["waiting"]) == ("manual_only", ["doubt-hotel"])
     assert listed[1]["flow_run"]
-    assert [one["batch_id"] for one in cli("batches", "list", "--json", *NO_RUNS).json] == ["in-doubt"]
+    assert [one["batch_id"] for one in cli("batches", "list", "--open", "--json", *NO_RUNS).json] == [
+        "in-doubt"
+    ]
     quiet = cli("batches", "list", "--all", *NO_RUNS)
     assert "3 batches, 1 open, 1 with an unknown outcome, in sqlite" in quiet.out
     assert "The first 1 of 3 batches" in cli("batches", "list", "--all", "--limit", "1", *NO_RUNS).out
@@ -161,8 +163,8 @@ def test_why_there_is_nothing_to_do(batches: str, cli: Any) -> None:
 
 
 def test_nothing_is_there(environment: None, cli: Any) -> None:
-    assert "There are no open batches in sqlite" in cli("batches", "list", *NO_RUNS).out
-    assert "There are no batches in sqlite" in cli("batches", "list", "--all", *NO_RUNS).out
+    assert "There are no batches in sqlite" in cli("batches", "list", *NO_RUNS).out
+    assert "There are no open batches in sqlite" in cli("batches", "list", "--open", *NO_RUNS).out
     assert "There are no archived batches in sqlite" in cli("batches", "list", "--archived").out
     assert (
         "No batch or flow run 'x'. Check that PREFECT_RESILIENCE_STORE_URL"

@@ -59,7 +59,7 @@ class Batches:
 
     `counts` has the numbers of all batches, also of those beyond the limit. `trouble`: why the Prefect API
     was unavailable; in that case only the effects show which batches are open. `more`: there are more such
-    runs than were read.
+    runs than were read. `left_out`: the settled batches of a large ledger.
     """
 
     batches: list[BatchSummary] = field(default_factory=list[BatchSummary])
@@ -67,6 +67,7 @@ class Batches:
     runs: Mapping[str, BatchRun] = field(default_factory=dict[str, BatchRun])
     trouble: str | None = None
     more: bool = False
+    left_out: bool = False
 
 
 def list_batches(
@@ -98,18 +99,21 @@ def find_batches(
     every: bool = False,
     only_open: bool = False,
 ) -> Batches:
-    """The open batches of the ledger (`every`: all batches), and the flow runs that failed or crashed since
-    `since`.
+    """The batches of the ledger, and the flow runs that failed or crashed since `since`.
 
-    A run without effects is a batch too, and can be recovered; `only_open` leaves it out. Without `since`,
-    the Prefect API is not asked for runs. Raises StoreUnavailable.
+    Of a ledger with more than 10,000 effects only open batches, unless `every`: then `left_out` is true.
+
+    A run without effects is a batch too, and can be recovered. `only_open`: without it, and without batches
+    that are settled. Without `since`, the Prefect API is not asked for runs. Raises StoreUnavailable.
     """
     ledger, counts = open_ledger(store), BatchCounts()
     found = _bad_ends(since) if since is not None else Batches()
-    batches = each_batch(ledger) if every else open_batches(ledger, counts)
+    is_large = next(islice(_effects(ledger, PREFIX), EFFECTS_READ, None), None) is not None
+    left_out = not every and not only_open and is_large
+    batches = open_batches(ledger, counts) if only_open or left_out else each_batch(ledger)
     with_runs = _with_runs(ledger, batches, found.runs)
     wanted = (batch for batch in with_runs if batch.open or not only_open)
-    return replace(found, batches=in_order(counts.counting(wanted), limit), counts=counts)
+    return replace(found, batches=in_order(counts.counting(wanted), limit), counts=counts, left_out=left_out)
 
 
 def _bad_ends(since: datetime) -> Batches:

@@ -99,6 +99,13 @@ class Agent:
         return CircuitBreaker(f"{self.kind}:{braces}")
 
 
+def _source(made: Agent | Person) -> tuple[str, int] | None:
+    """The file and the line of an agent's function."""
+    target = getattr(made, "target", None)
+    code = getattr(inspect.unwrap(getattr(target, "fn", target)), "__code__", None) if target else None
+    return None if code is None else (code.co_filename, code.co_firstlineno)
+
+
 class Registry:
     """The agents registered by `@agent` or `@provider`."""
 
@@ -109,8 +116,8 @@ class Registry:
     def add(self, made: Agent | Person) -> None:
         """Raises ConfigurationError if another agent has the name."""
         earlier = self._known.get(made.name)
-        # Not for a module that was imported again, or a notebook cell that was run again.
-        if earlier is not None and earlier.place != made.place:
+        # Not for a module that a worker loads again as a script, or a notebook cell that was run again.
+        if earlier is not None and earlier.place != made.place and _source(earlier) != (_source(made) or 0):
             raise ConfigurationError(
                 f"the {self.kind} {made.name!r} is registered twice: as {earlier.place} and as {made.place}; "
                 f"give one of them another name"
