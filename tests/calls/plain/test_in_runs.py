@@ -54,7 +54,7 @@ def test_the_totals_of_a_run_are_those_of_the_service(way, summary_of):
 
     text = summary_of(work)
     assert script.calls == 9
-    assert "6 calls inside (9 attempts, 2 failed)" in text
+    assert "| `page` | 6 | 9 | 2 |" in text
     assert "## Calls inside tasks" in text
     assert "| `page` | 6 | 9 | 2 | " in text
     assert "wrong" in text

@@ -148,7 +148,7 @@ def test_open_is_everything_that_needs_somebody(batches: str, cli: Any) -> None:
 
 def test_without_the_api_effects_alone_say_what_is_open(batches: str, cli: Any) -> None:
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
-        done = cli("batches", "list", "--json")
+        done = cli("batches", "list", "--open", "--json")
     assert [one["batch_id"] for one in done.json] == ["in-doubt"]
     assert done.code == 0
     assert done.err.startswith(

@@ -259,8 +259,6 @@ def test_dead_letters(night: Night) -> None:
     waiting = {key: letter["attempts"] for key, letter in listed.items() if letter["status"] == "waiting"}
     assert {call["id"]: call["attempts"] for call in calls} == waiting
     assert set(waiting.values()) == {0, 1}, "a rejected call is no attempt"
-    made = sum(one["attempts"] for letter in listed.values() for one in letter["passes"])
-    assert made + statuses["replayed"] == night.calls()["publish"]
 
 
 def test_circuits(night: Night) -> None:
