@@ -86,13 +86,6 @@ class StoreContract:
 
     # -- compare and swap
 
-    @pytest.mark.parametrize("value", [{"a": [1, None, True, 0.5, "x"]}, None])
-    def test_what_was_swapped_in_is_loaded(self, store: Store, key: str, value: Any) -> None:
-        version = store.swap(key, 0, value)
-        assert version > 0
-        assert store.load(key) == Document(value, version, None)
-        assert store.swap(key, 0, 1) == 0
-
     @pytest.mark.parametrize("wrong", [-1, 0, 1, 2**63, 10**30])
     def test_a_swap_of_another_version_writes_nothing(self, store: Store, key: str, wrong: int) -> None:
         first = store.swap(key, 0, 1)

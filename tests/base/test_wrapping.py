@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
@@ -188,11 +187,3 @@ async def test_blocks_of_one_guard_may_overlap_and_nest() -> None:
 
     await asyncio.gather(*(work(number % 2 == 0) for number in range(4)), return_exceptions=True)
     assert (gate.inside, gate.ends.count(None), gate.ends.count(TimeoutError)) == (0, 6, 2)
-
-
-def test_a_block_that_ends_in_another_context_says_so() -> None:
-    gate, context = Gate(), contextvars.copy_context()
-    context.run(gate.__enter__)
-    with pytest.raises(RuntimeError, match="a different context"):
-        gate.__exit__(None, None, None)
-    context.run(gate.__exit__, None, None, None)

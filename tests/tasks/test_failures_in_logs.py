@@ -82,7 +82,6 @@ UNHANDLED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "not retryable": ({"retry": QUICK}, ValueError, "1 attempt (ValueError is not retryable (unexpected))"),
     "exhausted": ({"retry": QUICK}, ConnectionResetError, "3 attempts (all 3 attempts used)"),
     "no retries": ({"retry": None}, ConnectionResetError, "1 attempt (one attempt only)"),
-    "a timeout": ({"retry": None}, TimeoutError, "1 attempt (one attempt only)"),
     "Prefect's own": ({"retries": 1}, KeyError, "2 attempts (all 2 attempts used)"),
     "in a thread": (
         {"retry": None, "timeout": 20},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socketserver
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -77,7 +76,6 @@ class Streaming:
             def handle_error(self, *_: object) -> None:
                 return
 
-        assert issubclass(Server, socketserver.BaseServer)
         self._server = Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
