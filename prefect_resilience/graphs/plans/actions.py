@@ -73,11 +73,10 @@ class Action:
 
 
 class Actions:
-    """Actions by name. Names that are not here are looked up in `parent`."""
+    """Actions by name."""
 
-    def __init__(self, parent: Actions | None = None) -> None:
-        self._parent = parent
-        self._known: dict[str, Action] = {}
+    def __init__(self, known: Mapping[str, Action] | None = None) -> None:
+        self._known: dict[str, Action] = {**(known or {})}
 
     @classmethod
     def of(cls, given: Actions | Mapping[str, Callable[..., Any]] | Iterable[str] | None = None) -> Actions:
@@ -91,10 +90,10 @@ class Actions:
         if isinstance(given, Actions):
             return given
         if isinstance(given, Mapping):
-            own = cls(parent=REGISTERED)
+            own = cls()
             for name, target in cast("Mapping[str, Callable[..., Any]]", given).items():
                 own.add(name, target)
-            return own
+            return cls(REGISTERED._known | own._known)
         for module in [given] if isinstance(given, str) else given:
             _import_module(module)
         return REGISTERED
@@ -114,14 +113,11 @@ class Actions:
 
     def get(self, name: str) -> Action | None:
         """The action of that name, or None."""
-        action = self._known.get(name)
-        if action is None and self._parent is not None:
-            action = self._parent.get(name)
-        return action
+        return self._known.get(name)
 
     def names(self) -> list[str]:
         """Every valid `type` of a node, sorted."""
-        return sorted({*self._known, *(self._parent.names() if self._parent else ())})
+        return sorted(self._known)
 
     def mistakes(self, node: Node, /) -> list[Wrong]:
         """The mistakes in a node's type and input, each with its place in the node."""

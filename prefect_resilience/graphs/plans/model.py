@@ -103,9 +103,6 @@ class FanOut(PlanPart):
     item: Text = Field(
         default="item", alias="as", description="The name of the item in the templates of the input."
     )
-    max_concurrent: Whole | None = Field(
-        default=None, ge=1, description="How many branches may run at the same time; by default all."
-    )
     allow_failures: Number = Field(
         default=0, ge=0, description="How many branches may fail: below 1 a share of them, from 1 a number."
     )
@@ -229,19 +226,16 @@ class Node(PlanPart):
 class Inject:
     """Add `nodes` to the plan, with `output` as the output of the node that returns this.
 
-    A new node is a `Node`, or a mapping as in a plan's JSON. New nodes may depend on any node of the plan and
-    route to each other; the nodes in `before` wait for all of them. They are checked like a plan: if they
-    have a mistake or exceed the plan's bounds, the node that returned this fails.
+    A new node is a `Node`, or a mapping as in a plan's JSON. New nodes may depend on any node of the plan,
+    and route to each other and to conditional nodes that wait. They are checked like a plan: if they have a
+    mistake or exceed the plan's bounds, the node that returned this fails.
     """
 
     nodes: Sequence[Node | Mapping[str, Any]]
     output: Any = None
-    before: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(self.nodes))
-        before: Any = self.before
-        object.__setattr__(self, "before", (before,) if isinstance(before, str) else tuple(before))
 
 
 class Bounds(PlanPart):

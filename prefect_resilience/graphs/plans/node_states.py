@@ -9,7 +9,6 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import NamedTuple
 
-from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.model import Node, TriggerRule
@@ -73,7 +72,6 @@ def _merge(kinds: Sequence[Failures]) -> Failures:
 
 
 MOST_NAMES = 5
-MOST_COMPARED = 1000
 
 
 class Status(IntEnum):
@@ -137,31 +135,21 @@ def link(nodes: Iterable[Node], states: Mapping[str, NodeState]) -> None:
             state.may_lead_to(states[target])
 
 
-def check_addition(
-    nodes: Sequence[Node], states: Mapping[str, NodeState], *, by: str, before: Iterable[str]
-) -> None:
+def check_addition(nodes: Sequence[Node], states: Mapping[str, NodeState], *, by: str) -> None:
     """Raise ConfigurationError for nodes that cannot be added to a running plan. Changes nothing."""
     new = {node.id: node for node in nodes}
-    for name in before:
-        _check_waiting(name, states, f"{by!r} adds nodes before {name!r}")
     for node in nodes:
         for name in node.targets:
             if name not in new:
                 _check_target(node.id, name, states)
-    _check_order(new, states, by, before)
-
-
-def _check_waiting(name: str, states: Mapping[str, NodeState], says: str) -> None:
-    if name not in states:
-        near = nearest(name, [*islice(states, MOST_COMPARED)])
-        raise ConfigurationError(f"{says}, which is not a node of the plan{near}")
-    if states[name].status is not Status.WAITING:
-        stands = "is running" if states[name].status is Status.RUNNING else "has ended"
-        raise ConfigurationError(f"{says}, which {stands} already: choose nodes that have not started")
+    _check_order(new, states, by)
 
 
 def _check_target(node_id: str, name: str, states: Mapping[str, NodeState]) -> None:
-    _check_waiting(name, states, f"the added node {node_id!r} routes to {name!r}")
+    if states[name].status is not Status.WAITING:
+        raise ConfigurationError(
+            f"the added node {node_id!r} routes to {name!r}, which has started: choose nodes that wait"
+        )
     if not states[name].routers:
         raise ConfigurationError(
             f"the added node {node_id!r} routes to {name!r}, which runs without a route: choose added nodes, "
@@ -169,16 +157,12 @@ def _check_target(node_id: str, name: str, states: Mapping[str, NodeState]) -> N
         )
 
 
-def _check_order(
-    new: Mapping[str, Node], states: Mapping[str, NodeState], by: str, before: Iterable[str]
-) -> None:
+def _check_order(new: Mapping[str, Node], states: Mapping[str, NodeState], by: str) -> None:
     """Raise ConfigurationError for cycles among the new nodes and the waiting nodes."""
     order: TopologicalSorter[str] = TopologicalSorter()
     for state in states.values():
         if state.status is Status.WAITING:
             order.add(state.id, *(earlier.id for earlier in (*state.deps, *state.routers)))
-    for name in before:
-        order.add(name, *new)
     for node in new.values():
         order.add(node.id, *node.depends_on, *node.handles_error)
         for target in node.targets:

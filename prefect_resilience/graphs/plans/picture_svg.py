@@ -48,16 +48,11 @@ class Place(NamedTuple):
     bottom: float
 
 
-class Layout(NamedTuple):
-    """The places of the boxes, in a drawing centred at x = 0 from y = 0."""
+def lay_out(sizes: Mapping[str, Size], arrows: Sequence[Pair]) -> dict[str, Place]:
+    """The places of boxes of these sizes, by the longest path to each, centred at x = 0 from y = 0.
 
-    width: float
-    height: float
-    boxes: dict[str, Place]
-
-
-def lay_out(sizes: Mapping[str, Size], arrows: Sequence[Pair]) -> Layout:
-    """Lay out boxes of these sizes, by the longest path to each. The arrows must have no cycle."""
+    The arrows must have no cycle.
+    """
     before: dict[str, list[str]] = {name: [] for name in sizes}
     for source, target in arrows:
         before[target].append(source)
@@ -65,7 +60,7 @@ def lay_out(sizes: Mapping[str, Size], arrows: Sequence[Pair]) -> Layout:
     for name in TopologicalSorter(before).static_order():
         layers[name] = max((layers[source] + 1 for source in before[name]), default=0)
     places: dict[str, Place] = {}
-    widest = bottom = 0.0
+    bottom = 0.0
     for layer in range(max(layers.values(), default=-1) + 1):
         row = [name for name in sizes if layers[name] == layer]
         row.sort(key=lambda name: mean([places[source].middle for source in before[name]] or [0.0]))
@@ -77,14 +72,10 @@ def lay_out(sizes: Mapping[str, Size], arrows: Sequence[Pair]) -> Layout:
                 places[name] = Place(x + sizes[name][0] / 2, top, top + sizes[name][1])
                 x += sizes[name][0] + GAP
             bottom = max(places[name].bottom for name in names)
-            widest = max(widest, width)
-    return Layout(widest, bottom, places)
+    return places
 
 
 # -- the drawing
-
-Label = tuple[str, str]
-"""A condition in words, and its colour."""
 
 
 def plan_to_svg(plan: Plan, result: PlanResult | None = None) -> str:
@@ -92,19 +83,21 @@ def plan_to_svg(plan: Plan, result: PlanResult | None = None) -> str:
     picture = picture_of(plan, result)
     labels = _labels(picture)
     sizes = {box.id: _box_size(box, labels[box.id]) for box in picture.boxes}
-    layout = lay_out(sizes, [(arrow.source, arrow.target) for arrow in picture.arrows])
+    places = lay_out(sizes, [(arrow.source, arrow.target) for arrow in picture.arrows])
+    widest = max((2 * abs(place.middle) + sizes[name][0] for name, place in places.items()), default=0)
     header = [text for text in (picture.title, picture.verdict, picture.note) if text]
     top = _MARGIN + 24 * len(header)
-    inner = max(layout.width, 240.0, *(text_width(text, _HEAD) for text in header))
-    width, height = inner + 2 * _MARGIN, top + layout.height + _MARGIN
+    inner = max(widest, 240.0, *(text_width(text, _HEAD) for text in header))
+    bottom = max((place.bottom for place in places.values()), default=0)
+    width, height = inner + 2 * _MARGIN, top + bottom + _MARGIN
     parts = [rect(0.5, 0.5, width - 1, height - 1, rx=8, fill="#ffffff", stroke="#d9d9d9")]
     for row, text in enumerate(header):
         parts.append(words(text, _MARGIN, _MARGIN + 24 * row + 12, _HEAD, INK, bold=not row))
     parts.append(f'<g transform="translate({number(width / 2)} {number(top)})">')
     for arrow in sorted(picture.arrows, key=lambda arrow: bool(arrow.taken)):
-        parts += _arrow(arrow, layout.boxes[arrow.source], layout.boxes[arrow.target])
+        parts += _arrow(arrow, places[arrow.source], places[arrow.target])
     for box in picture.boxes:
-        parts += _box(box, labels[box.id], layout.boxes[box.id], sizes[box.id])
+        parts += _box(box, labels[box.id], places[box.id], sizes[box.id])
     size = f'{number(width)}" height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}"'
     start = f'<svg xmlns="http://www.w3.org/2000/svg" width="{size} role="img" font-family="{FONT}">'
     return "\n".join([start, element("title", " - ".join(header) or "plan"), *parts, "</g>", "</svg>"])
@@ -116,20 +109,19 @@ def text_width(text: str, size: float) -> float:
     return (0.66 * len(text) + 0.34 * wide) * size
 
 
-def _labels(picture: Picture) -> dict[str, list[Label]]:
+def _labels(picture: Picture) -> dict[str, list[str]]:
     """The conditions of the routes to each box; with their sources if there are several routes."""
     heads = {box.id: box.head for box in picture.boxes}
     routes = Counter(arrow.target for arrow in picture.arrows if arrow.labels)
-    labels: dict[str, list[Label]] = {name: [] for name in heads}
+    labels: dict[str, list[str]] = {name: [] for name in heads}
     for arrow in picture.arrows:
         start = f"{heads[arrow.source]}: " if routes[arrow.target] > 1 else ""
-        colour = FAINT if arrow.taken is False else ROUTE
-        labels[arrow.target] += [(start + label, colour) for label in arrow.labels]
+        labels[arrow.target] += [start + label for label in arrow.labels]
     return labels
 
 
-def _box_size(box: Box, labels: Sequence[Label]) -> Size:
-    small = [*box.lines, *(label for label, _ in labels)]
+def _box_size(box: Box, labels: Sequence[str]) -> Size:
+    small = [*box.lines, *labels]
     widths = [text_width(f"✓ {box.head}", _HEAD), *(text_width(line, _LINE) for line in small)]
     return max(90.0, max(widths) + 22), 36.0 + _ROW * len(small)
 
@@ -144,7 +136,7 @@ def _arrow(arrow: Arrow, source: Place, target: Place) -> Iterable[str]:
     yield element("path", d=f"M{number(x - 5)} {number(y - 10)}h10l-5 9z", fill=SMALL)
 
 
-def _box(box: Box, labels: Sequence[Label], place: Place, size: Size) -> Iterable[str]:
+def _box(box: Box, labels: Sequence[str], place: Place, size: Size) -> Iterable[str]:
     look, (width, height), y = LOOKS[box.status], size, place.top
     yield f'<g class="node {box.status}">{element("title", box.head)}'
     yield rect(
@@ -154,8 +146,8 @@ def _box(box: Box, labels: Sequence[Label], place: Place, size: Size) -> Iterabl
         stroke=look.colour,
         stroke_width=look.border,
     )
-    for row, (label, colour) in enumerate(labels):
-        yield words(label, place.middle, y + 17 + _ROW * row, _LINE, colour, middle=True)
+    for row, label in enumerate(labels):
+        yield words(label, place.middle, y + 17 + _ROW * row, _LINE, ROUTE, middle=True)
     y += _ROW * len(labels)
     yield words(f"{look.sign} {box.head}".strip(), place.middle, y + 23, _HEAD, INK, bold=True, middle=True)
     for row, line in enumerate(box.lines):

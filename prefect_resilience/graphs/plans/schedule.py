@@ -85,21 +85,17 @@ class Schedule:
             state.trail = after_failure(state.trail, state.id, ended.error)
         return self._advance(_update_followers(state))
 
-    def add(self, nodes: Sequence[Node], *, by: str, before: Iterable[str] = ()) -> ScheduleStep:
-        """Add nodes while the plan runs, on behalf of `by`. They run before the waiting nodes `before`.
+    def add(self, nodes: Sequence[Node], *, by: str) -> ScheduleStep:
+        """Add nodes while the plan runs, on behalf of `by`.
 
         They may depend on any node, handle its error, and route to each other or to waiting conditional
         nodes. A node without dependencies and routers is ready at once. If one of them cannot be added any
         more, none is added and ConfigurationError is raised.
         """
-        before = tuple(dict.fromkeys(before))
-        check_addition(nodes, self._states, by=by, before=before)
+        check_addition(nodes, self._states, by=by)
         new = {node.id: NodeState(node.id, node.trigger_rule) for node in nodes}
         self._states.update(new)
         link(nodes, self._states)
-        for name in before:
-            for state in new.values():
-                self._states[name].depend_on(state)
         if self._stopped is not None:
             return self.stop(self._stopped)
         return self._advance(list(new.values()))

@@ -10,7 +10,6 @@ from prefect import flow
 from prefect_resilience import (
     ConfigurationError,
     NoProgress,
-    RoundsExhausted,
     aiterate,
     error_context,
     iterate,
@@ -36,28 +35,6 @@ def test_a_loop_that_changes_nothing_for_3_rounds_stops_as_no_progress_with_its_
     context = error_context(error)
     assert (context.category, context.reason) == ("no_progress", "execution_halted")
     assert [each["round"] for each in context.details["iteration_history"]] == [1, 2, 3]
-
-
-def test_a_loop_that_starts_from_something_is_compared_with_that():
-    with pytest.raises(NoProgress) as caught:
-        iterate(lambda draft: draft, lambda value: False, 10, start="draft", patience=3)
-    assert caught.value.rounds == 3
-    numbers = iter(range(9))
-    with pytest.raises(NoProgress) as caught:
-        iterate(
-            lambda: {"score": 1, "n": next(numbers)},
-            lambda value: False,
-            10,
-            lambda value: value["score"],
-            patience=1,
-        )
-    assert caught.value.rounds == 2
-
-
-def test_progress_is_compared_strictly():
-    states = iter((1, True, "1", 1.5, None, [None]))
-    with pytest.raises(RoundsExhausted):
-        iterate(lambda: next(states), lambda value: False, 6, patience=1)
 
 
 @pytest.mark.requirement("001.15")

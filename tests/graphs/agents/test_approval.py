@@ -88,14 +88,6 @@ def test_the_run_waits_for_the_decision(mode, until, run_log):
 
 
 @pytest.mark.api
-def test_a_rejection_is_a_result(mode, until):
-    decision, state = deciding(mode, Answering(until, NO), "Send it?")
-    assert state.is_completed()
-    assert not decision
-    assert decision.comment == "the wrong month"
-
-
-@pytest.mark.api
 def test_a_rejection_is_an_error_where_the_approval_is_required(mode, until):
     _, state = deciding(mode, Answering(until, NO), "Send it?", required=True)
     error = state.result(raise_on_failure=False)

@@ -133,25 +133,6 @@ def test_each_agent_has_its_own_circuit_which_every_chain_shares(mode, service, 
     assert states.get("agent:simple", "closed") == "closed"
 
 
-@pytest.mark.api
-def test_a_degraded_agent_s_run_says_so_and_so_does_an_event(mode, seen):
-    def review(text):
-        raise ConnectionError("down")
-
-    chain = AgentChain(
-        "reviewer",
-        [Fallback(mode.function(lambda text: "not reviewed"), name="skip-review", degraded=True)],
-        agents={"reviewer": mode.task(review, retry=None)},
-    )
-    result = asked(mode, chain, "a text")
-    assert (result.answered_by, result.degraded) == ("skip-review", True)
-    run = result.errors["reviewer"].task_run_id
-    assert seen.task_run(run).state.name == "Degraded"
-    assert seen.events(
-        "prefect-resilience.run.degraded", lambda event: event["payload"].get("task_run_id") == run
-    )
-
-
 @pytest.mark.requirement("003.11")
 @pytest.mark.api
 def test_when_nobody_answers_the_first_error_is_raised_and_people_are_told(mode):

@@ -126,21 +126,17 @@ class Broken(tzinfo):
 
 INSTANTS: list[tuple[Any, Any]] = [
     ("0001-01-01T00:00:00", (False, 0)),
-    ("0001-01-01 00:00:01", (False, SECOND)),
     ("0001-01-01t00:00:01.5z", (True, 3 * SECOND // 2)),
     ("0001-01-01T00:00:01.000000000000000001Z", (True, SECOND + 1)),
     (
         "0001-01-02T00:00:00.123456789012345678+01:30",
         (True, 86_400 * SECOND - 5_400 * SECOND + 123456789012345678),
     ),
-    ("0001-01-02T00:00:00-01:30", (True, 86_400 * SECOND + 5_400 * SECOND)),
     ("0001-01-01T00:00:00+00:01", (True, -60 * SECOND)),
-    ("0001-01-01T00:00:00+23:59", (True, -86_340 * SECOND)),
     ("0001-01-01T00:00:00+24:00", None),
     ("0001-01-01T00:00:00.1234567890123456789Z", None),
     ("0001-02-30T00:00:00", None),
     ("0001-01-01T00:00", None),
-    ("0001-01-01", None),
     (datetime(1, 1, 1, 0, 0, 1, 5), (False, SECOND + 5 * 10**12)),
     (datetime(1, 1, 1, 2, tzinfo=PLUS_TWO), (True, 0)),
     (datetime(1, 1, 1, 3, fold=1, tzinfo=UTC), (True, 10_800 * SECOND)),
@@ -180,13 +176,11 @@ def test_which_values_a_condition_may_hold() -> None:
     offset = timezone(timedelta(minutes=19, seconds=32))
     kept: list[tuple[Any, Any]] = [
         (biggest, biggest),
-        (-biggest, -biggest),
         (Decimal("0.5"), 0.5),
         (Decimal(10**22 + 1), 10**22 + 1),
         (Decimal("1e999"), 10**999),
         (datetime(2024, 1, 1, tzinfo=offset), "2023-12-31T23:40:28+00:00"),
         (datetime(2024, 1, 1, 5, tzinfo=PLUS_TWO), "2024-01-01T05:00:00+02:00"),
-        (datetime(2024, 1, 1, 5), "2024-01-01T05:00:00"),
         (False, False),
         (date(2024, 1, 1), "2024-01-01"),
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
@@ -198,10 +192,8 @@ def test_which_values_a_condition_may_hold() -> None:
         assert type(json_value(value)) is type(means)
     refused: list[tuple[Any, str]] = [
         (10**1_000, "a whole number may have at most 1,000 digits"),
-        (-(10**1_000), "a whole number may have at most 1,000 digits"),
         (Decimal("0.1"), "Decimal('0.1') is not exact as a JSON number: write a float or a string"),
         (Decimal("1e1000"), "Decimal('1E+1000') is not exact as a JSON number: write a float or a string"),
-        (Decimal("1e-1000"), "Decimal('1E-1000') is not exact as a JSON number: write a float or a string"),
         ({1: 2}, "the keys of a value must be strings, not 1"),
         ("\ud800", "'\\ud800' contains a lone surrogate (half a character): write valid Unicode"),
         (
@@ -242,11 +234,7 @@ def test_values_in_a_few_characters() -> None:
         ("x" * 61, repr("x" * 59 + "…")),
         (10**60 - 1, "9" * 60),
         (10**60, "a huge number"),
-        (-(10**60), "a huge number"),
-        (True, "True"),
         ([], "a list"),
-        ((), "a tuple"),
-        ({}, "a dict"),
         (Rude(), "<Rude>"),
         (Long(60), "y" * 60),
         (Long(61), "y" * 59 + "…"),

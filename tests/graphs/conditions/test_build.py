@@ -30,15 +30,12 @@ MADE = [
     (path("a").contains("x"), "contains", "x"),
     (path("a").matches("^x"), "matches", "^x"),
     (path("a").is_in([1, "x"]), "in", [1, "x"]),
-    (path("a").is_in((1, 2)), "in", [1, 2]),
     (path("a").is_in({"b", 2, "a", 1}), "in", [1, 2, "a", "b"]),
     (path("a").is_in({10, 9, "1"}), "in", [10, 9, "1"]),  # by kind, then by text
     (path("a").is_in(range(3)), "in", [0, 1, 2]),
-    (path("a").is_in([]), "in", []),
     (path("a").exists(), "exists", None),
     (path("a").not_exists(), "not_exists", None),
     (path("a") == Status.DONE, "equals", "done"),
-    (path("a") == None, "equals", None),  # noqa: E711
 ]
 
 
@@ -93,22 +90,17 @@ def test_thousands_are_put_together_quickly_and_no_more_than_allowed() -> None:
 
 REFUSED: list[tuple[Any, str]] = [
     (lambda: path(3), r"^path\(\) takes a string such as 'results\[0\]\.id', not 3$"),  # pyright: ignore
-    (lambda: path(None), r"^path\(\) takes a string such as"),  # pyright: ignore
     (lambda: path("a."), "cannot be read at column 2"),
     (lambda: path("a").is_in("abc"), r"^path\('a'\)\.is_in\(\) takes a list of values, not 'abc'$"),
     (lambda: path("a").is_in(b"b"), r"takes a list of values, not b'b'$"),
-    (lambda: path("a").is_in(3), r"takes a list of values, not 3$"),  # pyright: ignore
     (lambda: path("a").is_in({"a": 1}), r"takes a list of values, not a dict$"),
     (lambda: path("a").matches(3), "'matches' needs a regular expression, not 3"),  # pyright: ignore
-    (lambda: path("a").matches("("), "is not a valid regular expression"),
     (
         lambda: path("a") == path("b"),
         r"^path\('a'\) can only be compared with a value, not with path\('b'\)$",
     ),
     (lambda: path("a") > succeeded(), "must be a JSON value"),
-    (lambda: path("a") == object(), "must be a JSON value"),
     (lambda: failed("timeot"), "not an error category; did you mean 'timeout'"),
-    (lambda: failed(3), "category must be a string, not 3"),  # pyright: ignore
     (lambda: succeeded() & True, r"^& combines two conditions, not a condition and True$"),
     (lambda: succeeded() | path("a"), r"^\| combines two conditions, not a condition and path\('a'\)$"),
     (

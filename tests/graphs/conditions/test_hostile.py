@@ -59,17 +59,12 @@ def nested(levels: int, kind: str = "not") -> dict[str, Any]:
 SLOW_PATTERNS = [
     "(a+)+$",
     "(a|a)+$",
-    "(a|aa)+$",
     "(?:a?){50}a{50}$",
     r"^(\w+\s?)*$",
     "^(([a-z])+.)+[A-Z]([a-z])+$",
-    "(x+x+)+y",
-    "(.*)*[!]{3}",
-    r"(?:(a)|(b)|(c))*[^abc!]",
     r"(\w)*\1{20}[^a]",
     "(?<=(a+)+)[^a!]",
     "((a*)*)*[^a!]",
-    "(?:foo){e<=20}$",
     "(?=(a+)+$)b",
 ]
 
@@ -91,21 +86,13 @@ def test_no_pattern_in_a_filter_runs_for_ever(function: str) -> None:
 
 REFUSED_PATTERNS = [
     "(?:a{1000}){1000}",
-    "((a{100}){100}){100}",
     "a{1000000}",
-    "a{99999999999999999999}",
     "(?:(?:(?:x{50}){50}){50}){50}",
-    "(" * 100 + ")" * 100,
-    "a" * 1_001,
     "(?R)*",
-    "(a)(?1)",
     "(?P<n>a)(?&n)",
     "(?x) a # (",
-    "(?#comment)a",
-    "(?V1)[a--[b]]",
     "(?(1)a|b)",
     r"\L<words>",
-    "[",
     "*",
 ]
 
@@ -117,29 +104,6 @@ def test_a_pattern_that_is_dear_or_wrong_is_refused_before_it_is_compiled(patter
         ((place, sentence),) = condition_mistakes(form)
     assert place == ("value",)
     assert len(sentence) < 300
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "(?i)a",
-        "(?im-s:a)",
-        "(?P<n>a)(?P=n)",
-        "(?<n>a)",
-        "(?:a)(?=b)(?!c)(?>d)",
-        "(?|a|b)",
-        "[[:alpha:]]",
-        r"[\]({]{3}",
-        r"\(\[{2}",
-        "a{2,5000}",
-        "a{,3}",
-        "x{,}",
-        "{}",
-        "()",
-    ],
-)
-def test_usual_patterns_are_accepted(pattern: str) -> None:
-    assert path("a").matches(pattern).value == pattern
 
 
 @pytest.mark.parametrize("kind", ["not", "all", "any"])
@@ -154,30 +118,6 @@ def test_nesting_is_refused_without_recursion(kind: str, levels: int) -> None:
             Condition.model_validate(form)
         with pytest.raises(ConfigurationError, match="nested at most 100 levels deep"):
             Condition(**form)
-
-
-def test_the_deepest_condition_that_is_allowed_can_do_everything() -> None:
-    condition = Condition.model_validate(nested(99, "all"))
-    assert condition.extent == (100, 100)
-    assert condition.evaluate({})
-    assert condition.explain({}).text
-    assert Condition.model_validate_json(condition.model_dump_json()) == condition
-    with pytest.raises(ConfigurationError, match="nested at most 100 levels"):
-        _ = ~condition
-    with pytest.raises(ConfigurationError, match="nested at most 100 levels"):
-        Condition(operator="all", conditions=(condition,))
-
-
-def test_parts_are_counted_through_and_through() -> None:
-    wide = {"type": "all", "conditions": [{"operator": "exists", "path": f"p{i}"} for i in range(9_999)]}
-    with cheap():
-        condition = Condition.model_validate(wide)
-    assert condition.extent == (2, 10_000)
-    with cheap():
-        ((place, sentence),) = condition_mistakes({"type": "any", "conditions": [wide, wide]})
-    assert (place, sentence) == (("conditions",), "a condition may have at most 10,000 parts")
-    with pytest.raises(ConfigurationError, match="10,000 parts"):
-        Condition(operator="any", conditions=[condition, condition])
 
 
 def loop() -> list[Any]:
@@ -254,12 +194,10 @@ def test_two_values_that_contain_themselves_end_with_an_error() -> None:
         "$" + "..*" * 300,
         "$" + "[*]" * 300,
         "$[?" + "(" * 450 + "@" + ")" * 450 + "]",
-        "$[?" + "!" * 900 + "@]",
         "$" + "[?@" * 240 + "]" * 240,
         "$[" + "0," * 480 + "0]",
         "$[?" + "@.a && " * 130 + "@.a]",
         "$[?@.a == " + "1" * 900 + "]",
-        "$[" + "9" * 900 + "]",
         "$['" + "\\u0041" * 150 + "']",
     ],
 )

@@ -17,12 +17,9 @@ def nothing_is_remembered() -> None:
 AT_THE_EDGE = [
     "a" * 1_000,
     "a{1000}",
-    "(?:ab){200}",
     "(a)" * 300,
     "a{0}" * 200,
     "(a{600}){,5}",
-    "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
-    r"(\d{1,3}\.){3}\d{1,3}",
     r"[({]{999}",
     "a{9993}",
     "(a{9}){10}(b{9}){20}",
@@ -32,7 +29,6 @@ PAST_THE_EDGE = [
     "a{9994}",
     "(a{1000}){10}",
     "((a{10}){40}){20}",
-    "(a{9}){100}(b){100}",
     r"\d{9999}",
     "(" * 51 + "a" + ")" * 51,
 ]
@@ -58,7 +54,6 @@ def refusal(pattern: str) -> str:
 SENTENCES = [
     ("a" * 1_001, "a pattern may have at most 1,000 characters, not 1,001"),
     ("{1001}", "'{1001}' is not a valid regular expression: nothing to repeat at position 0"),
-    (")", "')' is not a valid regular expression: unbalanced parenthesis at position 0"),
     ("a{999})", "'a{999})' is not a valid regular expression: unbalanced parenthesis at position 6"),
     (r"\p{nothing}", None),
 ]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 import math
-from collections import OrderedDict, deque, namedtuple
+from collections import deque, namedtuple
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
 from fractions import Fraction
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -128,21 +126,14 @@ CASES: list[tuple[Any, Any]] = [
     (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
     (b"caf\xc3\xa9", "café"),
     (b"\xff\x00", "/wA="),
-    (bytearray(b"a"), "a"),
-    (memoryview(b"a"), "a"),
-    (PurePosixPath("/a/b"), "/a/b"),
-    (ipaddress.ip_address("127.0.0.1"), "127.0.0.1"),
-    (1 + 2j, "(1+2j)"),
     ((1, (2,)), [1, [2]]),
     (deque([1]), [1]),
-    (range(3), [0, 1, 2]),
     ({2, 1}, [1, 2]),
     (frozenset({"b", 1}), [1, "b"]),
     (Point(1, 2), {"x": 1, "y": 2}),
     (Pair(1, [2]), {"left": 1, "right": [2]}),
     (Row(7), {"id": 7, "tags": ["a", "b"]}),
     (Row, "<class 'tests.graphs.conditions.test_plain.Row'>"),
-    (OrderedDict(a=1), {"a": 1}),
     (Own(), {"a": 1}),
     (
         {None: 1, True: 2, 3: 4, Colour.RED: 6, Text("t"): 7, 1.5: 8, date(2024, 1, 1): 9},
@@ -152,13 +143,7 @@ CASES: list[tuple[Any, Any]] = [
         Finding(name="x", extra=1),  # pyright: ignore[reportCallIssue]
         {"name": "x", "score": Decimal("0.9"), "key": "**********", "extra": 1, "doubled": Decimal("1.8")},
     ),
-    (
-        [Finding(name="x")],
-        [{"name": "x", "score": Decimal("0.9"), "key": "**********", "doubled": Decimal("1.8")}],
-    ),
     (numpy.float32(0.5), 0.5),
-    (numpy.int64(3), 3),
-    (numpy.bool_(True), True),
     (numpy.array([[1, 2]]), [[1, 2]]),
     (Broken(), "<Broken>"),
     (Rude(), "<Rude>"),

@@ -36,13 +36,6 @@ def all_mistakes(data: Any, **more: Any) -> list[tuple[str, str]]:
 # -- the model
 
 
-def test_equality_is_that_of_the_form() -> None:
-    one, other = path("a") == {"x": 1, "y": 2}, path("a") == {"y": 2, "x": 1}
-    assert one == other
-    assert hash(one) == hash(other)
-    assert hash(path("a") == 1) != hash(path("a") == 2)
-
-
 def test_extents_are_counted_and_kept() -> None:
     a, b, c = path("a").exists(), path("b").exists(), path("c").exists()
     for made, extent in (
@@ -68,19 +61,6 @@ def test_python_is_told_of_five_mistakes_at_most() -> None:
         assert said == "; ".join(told[: min(count, 5)]) + more
 
 
-def test_a_condition_that_has_no_limit_left() -> None:
-    deep = succeeded()
-    for _ in range(49):
-        deep = ~(deep & path("a").exists())
-    assert deep.extent == (99, 148)
-    deep = deep & succeeded()
-    assert deep.extent[0] == 100
-    too_deep = "Condition: conditions may be nested at most 100 levels deep"
-    assert error_of(lambda: ~deep) == too_deep
-    assert error_of(lambda: deep | succeeded()) == too_deep
-    assert (deep & succeeded()).extent == (100, 151)
-
-
 # -- the forms
 
 
@@ -99,7 +79,6 @@ MISTAKES: list[tuple[Any, ...]] = [
         {"operator": "success", "source_task": "\ud800"},
         "source_task: source_task must be a string, not '\\ud800'",
     ),
-    (3, ": 3 is not a condition: write one like {'operator': 'gte', 'path': 'confidence', 'value': 0.9}"),
     ({}, f"operator: a condition needs an operator; write one of {ALL_OPERATORS}"),
     (
         {"type": "comparison"},
@@ -114,20 +93,10 @@ MISTAKES: list[tuple[Any, ...]] = [
     ),
     ({"operator": 7}, f"operator: 7 is not an operator; write one of {ALL_OPERATORS}"),
     (
-        {"type": "error_catch", "operator": 7},
-        "operator: 7 is not an operator; write one of error_occurred, success, failed",
-    ),
-    (
         {"type": "error_catch", "operator": "sucess"},
         "operator: 'sucess' is not an operator; did you mean 'success'?",
     ),
     ({"type": "lt", **GTE}, "operator: 'gte' is not an operator of the type 'lt'; write one of lt"),
-    (
-        {"type": "output_check", **GTE},
-        "operator: 'gte' is not an operator of the type 'output_check'; "
-        "write one of contains, equals, not_equals, in, matches, exists, not_exists",
-    ),
-    ({"type": "comparison", **GTE},),
     (
         {"type": "error_catch", **GTE, "operator": "gte "},
         "operator: 'gte ' is not an operator; did you mean 'gte'?",
@@ -143,7 +112,6 @@ MISTAKES: list[tuple[Any, ...]] = [
         "operator: 'gtee' is not an operator; did you mean 'gte'?",
         "value: the keys of a value must be strings, not 1",
     ),
-    ({"operator": "success", "value": {1: 2}}, "value: 'success' takes no value"),
     ({**GTE, "vlaue": 2}, "vlaue: a condition has no field 'vlaue'; did you mean 'value'?"),
     ({**GTE, 3: 2}, "3: a condition has no field 3; field names are strings"),
     (
@@ -151,13 +119,11 @@ MISTAKES: list[tuple[Any, ...]] = [
         f"{'y' * 60}: a condition has no field '{'y' * 59}…'; write one of category, code, condition, "
         "conditions, field, operator, path, source_task, type, value",
     ),
-    ({"operator": "exists", "path": "a", "value": 1}, "value: 'exists' takes no value"),
     (
         {"operator": "error_occurred", "category": "timeout", "code": "X"},
         "category: 'error_occurred' takes no category",
         "code: 'error_occurred' takes no code",
     ),
-    ({"operator": "success", "code": "X"}, "code: 'success' takes no code"),
     (
         {"operator": "error_occurred", "path": "a", "condition": GTE, "conditions": [GTE]},
         "path: 'error_occurred' takes no path",
@@ -168,7 +134,6 @@ MISTAKES: list[tuple[Any, ...]] = [
         {"operator": "not", "condition": GTE, "source_task": "t"},
         "source_task: 'not' takes no source_task",
     ),
-    ({"operator": "all", "conditions": [GTE], "path": "a"}, "path: 'all' takes no path"),
     (
         {"operator": "gte"},
         "path: 'gte' needs a path; write '$' for the whole value",
@@ -176,7 +141,6 @@ MISTAKES: list[tuple[Any, ...]] = [
     ),
     ({"operator": "all"}, "conditions: 'all' needs a list of at least one condition"),
     ({"operator": "not"}, "condition: 'not' needs a condition"),
-    ({"operator": "not", "conditions": ()}, "condition: 'not' needs a condition"),
     (
         {"operator": "not", "condition": GTE, "conditions": [succeeded()]},
         "conditions: 'not' takes one condition: combine several with any or all",
@@ -189,10 +153,6 @@ MISTAKES: list[tuple[Any, ...]] = [
     ),
     (
         {"operator": "exists", "field": {"type": "path", "path": "b"}},
-        "field: write a field as {'type': 'field', 'path': ...}",
-    ),
-    (
-        {"operator": "exists", "field": {"type": "field", "path": "b", "x": 1}},
         "field: write a field as {'type': 'field', 'path': ...}",
     ),
     (
@@ -210,8 +170,6 @@ MISTAKES: list[tuple[Any, ...]] = [
         "category: 'timeot' is not an error category; did you mean 'timeout'?",
     ),
     ({"operator": "failed", "code": True}, "code: code must be a string, not True"),
-    ({"operator": "success", "source_task": 3}, "source_task: source_task must be a string, not 3"),
-    ({"operator": "failed", "code": 1.5}, "code: code must be a string, not 1.5"),
     (
         {"operator": "nothing", "conditions": [{"operator": "exists"}], "condition": {"operator": "in"}},
         "operator: 'nothing' is not an operator; did you mean 'not'?",

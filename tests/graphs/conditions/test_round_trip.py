@@ -84,16 +84,6 @@ def test_all_and_any_stop_as_soon_as_they_can(one: Condition, other: Condition, 
     assert answer(one | other, value) is (second if first is False else first)
 
 
-@given(conditions, conditions, conditions)
-@settings(max_examples=100, deadline=None)
-def test_operators_flatten(one: Condition, two: Condition, three: Condition) -> None:
-    assert (one & two) & three == one & (two & three)
-    assert (one | two) | three == one | (two | three)
-    assert ~~one == one or one.operator == "not"
-    for made in (one & two & three, one | two, ~one):
-        assert made.extent == Condition.model_validate(made.model_dump()).extent
-
-
 @given(values, values)
 @settings(max_examples=120, deadline=None)
 def test_conditions_are_equal_only_with_the_same_value_of_the_same_kind(one: Any, other: Any) -> None:

@@ -111,18 +111,6 @@ def test_it_survives_pickle_with_whatever_the_actions_gave() -> None:
     assert again.result.model_dump_json() == made.result.model_dump_json()
 
 
-def test_the_chain_goes_down_to_the_bottom() -> None:
-    inner = failed(kg_query=DOWN)
-    around = with_cause(context(ErrorCategory.SUBTASK, "inner", node_id="child"), inner)
-    outer = failed(child=around)
-    chain: list[tuple[str | None, int]] = []
-    link = outer.context
-    while link is not None:
-        chain.append((link.node_id, link.nesting_depth))
-        link = link.cause
-    assert chain == [("child", 0), ("child", 1), ("kg_query", 2), ("kg_query", 3)]
-
-
 def test_the_failed_plan_is_found_behind_another_error() -> None:
     own = context(ErrorCategory.TOOL_ERROR, "wrapped")
     error = RuntimeError("wrapped")

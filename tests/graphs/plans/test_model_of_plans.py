@@ -33,7 +33,7 @@ RICH: dict[str, Any] = {
             "id": "each",
             "kind": "reasoning",
             "depends_on": "load",
-            "map": {"over": "{{load.output.items}}", "as": "doc", "max_concurrent": 3, "allow_failures": 0.1},
+            "map": {"over": "{{load.output.items}}", "as": "doc", "allow_failures": 0.1},
             "input": {"prompt": "{{doc.text | default('none') | trim}} of {{index + 1}}"},
             "retry_policy": {"attempts": 3, "by_category": {"rate_limit": 5}, "backoff": {"kind": "linear"}},
             "cache": {"ttl": 60, "key": "{{doc.id}}"},
@@ -79,9 +79,7 @@ def test_everything_reads_back() -> None:
     assert Plan.model_validate(plan.model_dump(mode="json", by_alias=True)) == plan
     assert plan.tasks[1].type == "reasoning"
     assert plan.tasks[1].depends_on == ("load",)
-    assert plan.tasks[1].map == FanOut(
-        over="{{load.output.items}}", item="doc", max_concurrent=3, allow_failures=0.1
-    )
+    assert plan.tasks[1].map == FanOut(over="{{load.output.items}}", item="doc", allow_failures=0.1)
     assert plan.tasks[1].cache == Cache(ttl=60, key="{{doc.id}}")
     assert plan.tasks[1].names == {"doc", "index"}
     assert plan.tasks[2].transitions[0] == PlanTransition(to="again", priority=2)

@@ -157,15 +157,6 @@ def test_an_input_that_does_not_fit_fails_its_node() -> None:
     assert done.task_runs()["b"].state_name == "Failed"
 
 
-def test_what_is_missing_in_an_output_is_an_error_of_the_node_that_names_it() -> None:
-    done = run(
-        node("a", input={"value": {"x": 1}}), node("b", input={"value": "{{a.output.y}}"}, depends_on="a")
-    )
-    error = done.result.nodes["b"].error
-    assert error is not None
-    assert error.message.startswith("input.value: a.output has no 'y'; write one of x")
-
-
 def test_inputs_of_the_run_come_before_those_of_the_plan() -> None:
     plan = {"tasks": [node("a", input={"value": "{{inputs.x}}{{inputs.y}}"})], "inputs": {"x": 1, "y": 2}}
     assert ran(plan, actions=BASIC, inputs={"y": 3}).result.outputs == {"a": "13"}

@@ -8,9 +8,7 @@ from prefect.client.schemas.objects import StateDetails
 from prefect.states import Cancelled, Crashed, Failed
 
 from prefect_resilience import (
-    Backoff,
     ErrorContext,
-    Retry,
     error_context,
     failed,
     on_error,
@@ -169,24 +167,6 @@ def test_an_error_in_when_ends_there_too(mode):
     error = in_flow(mode, body)
     assert error_context(error).cause.category == "network"
     assert "when= of <lambda> failed while it handled" in error.__notes__[0]
-
-
-def test_a_resilient_task_as_handler_keeps_its_policies(mode):
-    calls = []
-
-    def flaky(drug, *, error):
-        calls.append(error.code)
-        if len(calls) < 3:
-            raise ConnectionResetError("cut")
-        return f"at last {drug}"
-
-    made = mode.task(flaky, retry=Retry(attempts=3, backoff=Backoff.none()))
-
-    def body():
-        return on_error(kg(mode, TimeoutError("slow")).submit("x"), made, "aspirin").result()
-
-    assert in_flow(mode, body) == "at last aspirin"
-    assert calls == ["TIMEOUT"] * 3
 
 
 def test_what_never_ran_has_not_failed(mode):

@@ -18,7 +18,6 @@ from prefect_resilience import (
     Retry,
     error_context,
     failed,
-    on_error,
     otherwise,
     path,
     quorum,
@@ -347,12 +346,3 @@ def test_it_does_not_wait_for_its_upstream(mode):
         return routed.result()
 
     assert in_flow(mode, body) == "report on x"
-
-
-def test_an_error_handler_and_a_route_in_a_row(mode):
-    def body():
-        kg = graph_query(mode, ConnectionError("down")).submit("aspirin")
-        evidence = on_error(kg, mode.function(lambda drug: {"drug": drug, "confidence": 0.3}), "aspirin")
-        return by_confidence(mode, evidence).result()
-
-    assert in_flow(mode, body) == "review of 0.3"

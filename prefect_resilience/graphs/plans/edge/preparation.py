@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +13,7 @@ from prefect_resilience.errors.secrets.redact import redact_data
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, FailureReason
 from prefect_resilience.graphs.plans.actions import ERROR
 from prefect_resilience.graphs.plans.edge.nodes import AnyTask, TaskFactory
-from prefect_resilience.graphs.plans.edge.outcomes import NodeOutcome, not_begun
+from prefect_resilience.graphs.plans.edge.outcomes import NodeOutcome
 from prefect_resilience.graphs.plans.lookups import Rendering
 from prefect_resilience.graphs.plans.model import Cache, FanOut, Node
 from prefect_resilience.graphs.plans.node_states import name_some
@@ -84,84 +83,53 @@ LISTED = 1_000
 
 
 class Branches:
-    """The branches of one node: which may start, which have ended, and their common outcome."""
+    """The branches of one node: the outcomes of those that have ended, and their common outcome."""
 
     def __init__(self, node: Node, items: Sequence[Any], began: datetime) -> None:
         self.node = node
         self.items = items
         self.began = began
-        self.outcomes: list[NodeOutcome | None] = [None] * len(items)
-        self._waiting = deque(range(len(items)))
-        self._running = 0
-        self.fan_out = cast(FanOut, node.map)
-        self._most = self.fan_out.max_concurrent or len(items)
-
-    @property
-    def over(self) -> bool:
-        return not self._running and not self._waiting
-
-    def startable(self) -> list[int]:
-        """The branches that may start now. They count as running from now on."""
-        started: list[int] = []
-        while self._waiting and self._running < self._most:
-            started.append(self._waiting.popleft())
-            self._running += 1
-        return started
-
-    def end(self, index: int, outcome: NodeOutcome) -> None:
-        self.outcomes[index] = outcome
-        self._running -= 1
-
-    def abandon(self, reason: str, now: datetime) -> None:
-        """Start no more branches. Branches that have not started fail."""
-        while self._waiting:
-            index = self._waiting.popleft()
-            self.outcomes[index] = not_begun(reason, f"{self.node.id}[{index}]", now)
+        self.outcomes: dict[int, NodeOutcome] = {}
 
     def outcome(self, now: datetime) -> NodeOutcome:
         """The outcome of the node: all outputs in the order of the items, with None for failed branches; or
         the error that names the failed branches.
         """
-        failed = [
-            i for i, outcome in enumerate(self.outcomes) if outcome is None or outcome.error is not None
-        ]
+        outcomes = [self.outcomes[i] for i in range(len(self.items))]
+        failed = [i for i, outcome in enumerate(outcomes) if outcome.error is not None]
         times: dict[str, Any] = {
-            "attempts": sum(outcome.attempts for outcome in self.outcomes if outcome),
+            "attempts": sum(outcome.attempts for outcome in outcomes),
             "started_at": self.began,
             "duration": (now - self.began).total_seconds(),
         }
         if self._tolerates(len(failed)):
-            return NodeOutcome([outcome.value if outcome else None for outcome in self.outcomes], **times)
+            return NodeOutcome([outcome.value for outcome in outcomes], **times)
         return NodeOutcome(None, self._error(failed, now), **times)
 
     def _tolerates(self, failures: int) -> bool:
         """`allow_failures` below 1 is a share of the branches, else a number of them."""
-        allowed = self.fan_out.allow_failures
+        allowed = cast(FanOut, self.node.map).allow_failures
         return failures <= (allowed if allowed >= 1 else allowed * len(self.items))
 
     def _error(self, failed: list[int], now: datetime) -> ErrorContext:
-        causes = {i: outcome.error for i in failed if (outcome := self.outcomes[i]) and outcome.error}
-        first = next(iter(causes.values()), None)
+        causes = {i: cast(ErrorContext, self.outcomes[i].error) for i in failed}
+        first = causes[failed[0]]
         texts = [f"{self.node.id}[{i}] ({error.summary()})" for i, error in list(causes.items())[:NAMED]]
         info = ErrorInfo.of(
             ErrorCategory.SUBTASK,
-            first.code if first else None,
+            first.code,
             message=f"{len(failed)} of {len(self.items)} branches failed: {name_some(texts, len(failed))}",
-            kind=first.kind if first else ErrorCategory.SUBTASK.kind,
-            retryable=first.retryable if first else False,
+            kind=first.kind,
+            retryable=first.retryable,
             reason=FailureReason.SUBTASK_FAILURE,
         )
-        good = {
-            str(i): outcome.value
-            for i, outcome in enumerate(self.outcomes)
-            if outcome and outcome.error is None
-        }
+        good = {str(i): part.value for i, part in sorted(self.outcomes.items()) if part.error is None}
         return ErrorContext.from_info(
             info,
             timestamp=now,
             node_id=self.node.id,
             action_id=self.node.type,
-            cause=None if first is None else first.deeper(),
+            cause=first.deeper(),
             details=redact_data(
                 {
                     "branches": len(self.items),

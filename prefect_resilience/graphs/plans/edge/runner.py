@@ -127,7 +127,8 @@ class Run:
             self._settle(node, self._refuse(node, node.id, error))
 
     def _fan_out(self, node: Node) -> None:
-        items = self._preparation.items(node, self.schedule.error_seen_by(node.id))
+        last_error = self.schedule.error_seen_by(node.id)
+        items = self._preparation.items(node, last_error)
         most = self.plan.bounds.fan_out
         if len(items) > most:
             raise ValueError(
@@ -135,22 +136,13 @@ class Run:
             )
         self._count(len(items), "branches")
         branches = self._branches[node.id] = Branches(node, items, _now())
-        self._start_branches(branches)
-
-    def _start_branches(self, branches: Branches) -> None:
-        """Start as many branches as may run. The node has ended when all branches have ended."""
-        node, last_error = branches.node, self.schedule.error_seen_by(branches.node.id)
-        while started := branches.startable():
-            for index in started:
-                name = f"{node.id}[{index}]"
-                try:
-                    self._jobs.append(
-                        self._preparation.branch(node, name, index, branches.items[index], last_error)
-                    )
-                except ValueError as error:
-                    branches.end(index, self._refuse(node, name, error))
-        if branches.over:
-            self._join(branches)
+        for index, item in enumerate(items):
+            name = f"{node.id}[{index}]"
+            try:
+                self._jobs.append(self._preparation.branch(node, name, index, item, last_error))
+            except ValueError as error:
+                branches.outcomes[index] = self._refuse(node, name, error)
+        self._join(branches)
 
     def _submit(self, job: Job) -> None:
         node = job.node
@@ -194,11 +186,13 @@ class Run:
             self._settle(job.node, outcome)
             return
         branches = self._branches[job.node.id]
-        branches.end(job.index, outcome)
-        self._start_branches(branches)
+        branches.outcomes[job.index] = outcome
+        self._join(branches)
 
     def _join(self, branches: Branches) -> None:
-        """Settle a node whose branches have all ended. It gets a task run of its own, for the UI."""
+        """Settle a node once all its branches have ended. It gets a task run of its own, for the UI."""
+        if len(branches.outcomes) < len(branches.items):
+            return
         node = branches.node
         del self._branches[node.id]
         outcome = branches.outcome(_now())
@@ -263,7 +257,7 @@ class Run:
         level = self.injected.get(node.id, 0) + 1
         try:
             added = self._read_added(node, inject, level)
-            self._steps.append(self.schedule.add(added, by=node.id, before=inject.before))
+            self._steps.append(self.schedule.add(added, by=node.id))
         except ValueError as error:
             if outcome.task_run is not None:
                 outcomes.fail_after_all(outcome.task_run, str(error))
@@ -303,8 +297,6 @@ class Run:
         self.overdue = reason
         self.logger.error("No more nodes will start: %s", reason)
         self._steps.append(self.schedule.stop(reason))
-        for branches in self._branches.values():
-            branches.abandon(reason, _now())
         waiting, self._jobs = self._jobs, deque()
         for job in waiting:
             if job.index is not None:

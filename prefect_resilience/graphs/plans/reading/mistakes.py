@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from prefect_resilience.base.plain import shortly
 from prefect_resilience.base.policy import closest, mend
+from prefect_resilience.base.text import plural
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.retries import Backoff, Retry, RetryBudget
 from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS
@@ -45,18 +46,13 @@ class PlanError(ConfigurationError):
     def __init__(self, mistakes: Iterable[Mistake], source: str = "the plan") -> None:
         self.mistakes: tuple[Mistake, ...] = tuple(mistakes)
         self.source = source
-        super().__init__(_list_mistakes(self.mistakes, source))
-
-
-def _list_mistakes(mistakes: tuple[Mistake, ...], source: str) -> str:
-    count = len(mistakes)
-    several = "1 mistake" if count == 1 else f"{count:,} mistakes"
-    if count >= MOST_MISTAKES:
-        several = f"at least {several}"
-    lines = [shorten(str(mistake), SHOWN_LENGTH) for mistake in mistakes[:SHOWN]]
-    if count > SHOWN:
-        lines.append(f"and {count - SHOWN:,} more")
-    return "\n".join([f"{source} has {several}:", *lines])
+        count = len(self.mistakes)
+        least = "at least " if count >= MOST_MISTAKES else ""
+        lines = [f"{source} has {least}{plural(count, 'mistake')}:"]
+        lines += [shorten(str(mistake), SHOWN_LENGTH) for mistake in self.mistakes[:SHOWN]]
+        if count > SHOWN:
+            lines.append(f"and {count - SHOWN:,} more")
+        super().__init__("\n".join(lines))
 
 
 def shorten(text: str, length: int = 80) -> str:

@@ -50,13 +50,6 @@ class Outcome(Generic[T]):
     def succeeded(self) -> bool:
         return self.error is None
 
-    @property
-    def attempts(self) -> int | None:
-        """The number of attempts, if it is known: resilient tasks count them."""
-        if self.error is None or not self.error.history:
-            return None
-        return self.error.attempts_made
-
 
 @dataclass(frozen=True)
 class Gathered(Generic[T]):
@@ -85,10 +78,10 @@ class Gathered(Generic[T]):
         failures = self.failures
         if not failures:
             return ""
-        rows = ["| item | error | attempts |", "| --- | --- | --- |"]
+        rows = ["| item | error |", "| --- | --- |"]
         rows += [_row(outcome) for outcome in failures[:MOST_CARRIED]]
         if len(failures) > MOST_CARRIED:
-            rows.append(f"| … | and {len(failures) - MOST_CARRIED:,} more | |")
+            rows.append(f"| … | and {len(failures) - MOST_CARRIED:,} more |")
         return "\n".join(rows)
 
     def raise_for_failures(self) -> None:
@@ -185,5 +178,4 @@ def _state_name(item: Any, ending: Ending) -> str:
 def _row(outcome: Outcome[Any]) -> str:
     error = outcome.error
     summary = outcome.state if error is None else error.summary()
-    attempts = "" if outcome.attempts is None else str(outcome.attempts)
-    return f"| {outcome.name} | {text(bounded(redact(summary), CELL))} | {attempts} |"
+    return f"| {outcome.name} | {text(bounded(redact(summary), CELL))} |"
