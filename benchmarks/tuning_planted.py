@@ -18,18 +18,18 @@ from rich.console import Console
 from rich.table import Table
 
 from prefect_resilience.operations.tuning.advice import advise
+from prefect_resilience.operations.tuning.record import value_at, with_value
 from tests.operations.tuning.planted import (
     NOTHING_TO_CHANGE,
     PLANTED,
     Planted,
-    as_good_as_best,
     factor_off,
-    losses_by_force,
     number_of,
 )
-from tests.operations.tuning.worlds import live
+from tests.operations.tuning.worlds import Truth, World, live
 
 FORCE_FROM = 1000
+AS_GOOD = 0.98
 BACKOFF = {"kind": "exponential", "multiplier": 2.0, "jitter": 0.2}
 VALUES: Mapping[str, Sequence[Any]] = {
     "timeout": [float(f"{0.6 * 1.25**step:.2g}") for step in range(24)],
@@ -42,6 +42,27 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "limits.max_concurrent": (2, 3, 4, 5, 6),
 }
 """The values of the brute force."""
+
+
+def loss(truth: Truth) -> float:
+    """What really happened as one number: seconds of runs, at the prices of the advice."""
+    return truth.seconds + 300.0 * truth.failed + 60.0 * truth.fallback + truth.dead_calls
+
+
+def losses_by_force(
+    world: World, option: str, values: Sequence[Any], seeds: Sequence[int]
+) -> list[tuple[Any, float]]:
+    """Each value, the current one first, with its loss in the world itself, over all seeds."""
+    return [
+        (value, sum(loss(live(world, seed, with_value(world.options, option, value))[1]) for seed in seeds))
+        for value in (value_at(world.options, option), *values)
+    ]
+
+
+def as_good_as_best(lost: Sequence[tuple[Any, float]]) -> list[Any]:
+    """The values that gain nearly as much as the best one; the first item is the current value."""
+    most = max(lost[0][1] - one for _, one in lost)
+    return [value for value, one in lost if lost[0][1] - one >= AS_GOOD * most]
 
 
 def best_of(planted: Planted, seeds: int) -> list[Any]:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
+from prefect_resilience import ErrorInfo, classify
 from prefect_resilience.errors.secrets.redact import registered
+
+
+def caught(call: Callable[[], object]) -> ErrorInfo:
+    """The classification of what the call raises."""
+    with pytest.raises(BaseException) as info:  # noqa: PT011 - which one is the subject of the test
+        call()
+    return classify(info.value)
 
 
 def made(

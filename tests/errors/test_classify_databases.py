@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import socket
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 import redis
 import sqlalchemy
+from redis._parsers import BaseParser
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from sqlalchemy import exc
 
 from prefect_resilience import ErrorCategory as C
 from prefect_resilience import ErrorInfo, classify
-
-
-def caught(call: Callable[[], object]) -> ErrorInfo:
-    with pytest.raises(Exception) as info:  # noqa: PT011 - which one is the subject of the test
-        call()
-    return classify(info.value)
-
+from tests.errors.by_name import caught
 
 SQLSTATES = {
     C.INVALID: "42P01 42601 22012 23502 P0001",
@@ -152,35 +145,6 @@ def test_a_lost_connection_in_sqlalchemy() -> None:
     assert classify(exc.StatementError("x", "select 1", {}, None)).category is C.INVALID
 
 
-@pytest.fixture
-def reply_of_redis() -> Iterator[Callable[[str], ErrorInfo]]:
-    """What redis-py makes of an error reply, sent by a server on loopback that says nothing else."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        line = [b""]
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                with connection:
-                    while connection.recv(4096):
-                        connection.sendall(line[0])
-
-        threading.Thread(target=serve, daemon=True).start()
-
-        def ask(reply: str) -> ErrorInfo:
-            line[0] = f"-{reply}\r\n".encode()
-            client = redis.Redis(
-                port=server.getsockname()[1], protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0)
-            )
-            return caught(lambda: client.execute_command("GET", "x"))
-
-        yield ask
-        server.shutdown(socket.SHUT_RDWR)
-
-
 REDIS = [
     ("LOADING Redis is loading the dataset in memory", C.UNAVAILABLE),
     ("READONLY You can't write against a read only replica.", C.UNAVAILABLE),
@@ -196,8 +160,8 @@ REDIS = [
 
 
 @pytest.mark.parametrize(("reply", "category"), REDIS)
-def test_redis_replies(reply_of_redis, reply, category) -> None:
-    assert reply_of_redis(reply).category is category
+def test_redis_replies(reply, category) -> None:
+    assert classify(BaseParser.parse_error(reply)).category is category
 
 
 def test_redis_connections(closed_port, silent_port) -> None:
@@ -209,15 +173,3 @@ def test_redis_connections(closed_port, silent_port) -> None:
     assert classify(redis.exceptions.WatchError("x")).category is C.CONFLICT
     assert classify(redis.exceptions.DataError("x")).category is C.INVALID
     assert classify(redis.exceptions.LockError("x")).category is C.CONFLICT
-
-
-def test_mysql_by_its_numbers() -> None:
-    """No MySQL driver is installed here: the classes have only the names of PyMySQL's and of Oracle's."""
-    pymysql = type("OperationalError", (type("MySQLError", (Exception,), {"__module__": "pymysql.err"}),), {})
-    assert classify(pymysql(1213, "Deadlock found")).category is C.UNAVAILABLE
-    assert classify(pymysql(1045, "Access denied")).category is C.AUTH
-    assert classify(pymysql(2006, "gone away")).code == "2006"
-    assert classify(pymysql(9999, "?")).category is C.UNEXPECTED
-    assert classify(pymysql()).category is C.UNEXPECTED
-    oracle = type("Error", (Exception,), {"__module__": "mysql.connector.errors", "errno": 1062})
-    assert classify(oracle("duplicate")).category is C.CONFLICT

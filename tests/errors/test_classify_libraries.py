@@ -81,6 +81,9 @@ CASES = [
     (made("oracledb.exceptions.Error", "ORA-99999"), C.UNEXPECTED, "Error"),
     (made("pg8000.dbapi.DatabaseError", {"C": "40P01"}), C.UNAVAILABLE, "40P01"),
     (made("pymysql.err.MySQLError", 1213, "deadlock"), C.UNAVAILABLE, "1213"),
+    (made("pymysql.err.MySQLError", 1045, "Access denied"), C.AUTH, "1045"),
+    (made("pymysql.err.MySQLError"), C.UNEXPECTED, "MySQLError"),
+    (made("mysql.connector.errors.Error", "duplicate", errno=1062), C.CONFLICT, "1062"),
     (made("pymysql.err.MySQLError", 0, "Lost connection to server"), C.NETWORK, "NETWORK_ERROR"),
     (
         made("dbt_common.exceptions.DbtDatabaseError", "could not serialize access"),

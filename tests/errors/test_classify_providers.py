@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import anthropic
 import botocore.session
 import grpc
@@ -17,13 +15,8 @@ from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
 from prefect_resilience import ErrorCategory as C
-from prefect_resilience import ErrorInfo, classify
-
-
-def caught(call: Callable[[], object], now: float | None = None) -> ErrorInfo:
-    with pytest.raises(Exception) as info:  # noqa: PT011 - which one is the subject of the test
-        call()
-    return classify(info.value, now=now)
+from prefect_resilience import classify
+from tests.errors.by_name import caught
 
 
 def ask_openai(url: str, stream: bool = False, timeout: float = 5) -> object:
@@ -103,7 +96,6 @@ AWS = [
     (400, "ThrottlingException", C.RATE_LIMIT),
     (400, "ProvisionedThroughputExceededException", C.RATE_LIMIT),
     (400, "LimitExceededException", C.RESOURCE_EXHAUSTED),
-    (400, "ConditionalCheckFailedException", C.CONFLICT),
     (400, "ResourceNotFoundException", C.NOT_FOUND),
     (400, "AccessDeniedException", C.AUTH),
     (400, "ExpiredTokenException", C.AUTH),

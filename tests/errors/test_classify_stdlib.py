@@ -25,19 +25,13 @@ from prefect_resilience import (
     AttemptTimeout,
     CircuitOpenError,
     ConfigurationError,
-    ErrorInfo,
     FailureReason,
     ResilienceError,
     StoreUnavailable,
     classify,
 )
 from prefect_resilience import ErrorCategory as C
-
-
-def caught(call: Callable[[], object]) -> ErrorInfo:
-    with pytest.raises(BaseException) as info:  # noqa: PT011 - which one is the subject of the test
-        call()
-    return classify(info.value)
+from tests.errors.by_name import caught
 
 
 async def too_slow() -> None:

@@ -147,7 +147,7 @@ def test_a_fresh_context_for_whatever_failed() -> None:
 
 
 def test_nothing_failed() -> None:
-    for source in (Completed(data=1), None, 3, "text", SimpleNamespace(state=None), object()):
+    for source in (Completed(data=1), None, 3, "text", SimpleNamespace(state=None), object(), Future()):
         assert error_context(source) is None
 
 
@@ -185,11 +185,6 @@ def test_a_state_says_whose_it_is() -> None:
         assert context.category is ErrorCategory.NETWORK
         assert (context.task_run_id, context.flow_run_id) == tuple(map(str, ids.values()))
         assert "hunter2pw" not in context.model_dump_json()
-
-
-@pytest.mark.parametrize("source", [Future()])
-def test_a_plain_future_is_no_state(source) -> None:
-    assert error_context(source) is None
 
 
 @pytest.mark.requirement("001.04")

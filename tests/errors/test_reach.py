@@ -214,16 +214,3 @@ async def test_calls_around_a_task_group():
 
     assert await fan_out() == "instead"
     assert len(calls) == 3
-
-
-def test_a_group_with_an_error_to_give_up_on_is_tried_once():
-    calls = []
-
-    @resilient(retry=Retry(attempts=3, backoff="none", retry_on=Exception, give_up_on=[PermissionError]))
-    def call():
-        calls.append(1)
-        raise ExceptionGroup("all", [ConnectionError(), ExceptionGroup("in", [PermissionError()])])
-
-    with pytest.raises(ExceptionGroup):
-        call()
-    assert len(calls) == 1

@@ -6,7 +6,6 @@ import base64
 import json
 import re
 import time
-import timeit
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -333,16 +332,6 @@ def test_hostile_text_takes_linear_time(piece) -> None:
     started = time.process_time()
     redact(text)
     assert time.process_time() - started < 2.0
-
-
-@pytest.mark.slow
-def test_a_megabyte_takes_a_second_and_no_more_than_three() -> None:
-    for piece in ('password=\\"', "Authorization: Basic ", "plain words in a row, ", "eyJaaaaa."):
-        text = piece * (1_000_000 // len(piece))
-        assert (
-            min(timeit.repeat(lambda text=text: redact(text), timer=time.process_time, number=1, repeat=2))
-            < 3.0
-        )
 
 
 @pytest.mark.parametrize(

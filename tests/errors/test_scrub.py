@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 import subprocess
 import traceback
@@ -19,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
 
-from prefect_resilience import classify, redact, register_secret, register_secret_pattern
+from prefect_resilience import classify, register_secret, register_secret_pattern
 from prefect_resilience.errors.secrets.scrub import scrub_exception
 from tests.errors.by_name import forget_secrets
 
@@ -308,18 +307,6 @@ def test_cycles_and_depths() -> None:
         deep = outer
     assert scrub_exception(deep) is deep
     assert SECRET not in str(first)
-
-
-def test_the_corpus(planted_secrets) -> None:
-    for row in planted_secrets:
-        for error in (
-            ValueError(row["text"]),
-            WithAttributes("x", message=row["text"]),
-            OSError(1, row["text"]),
-        ):
-            scrub_exception(error)
-            assert row["secret"] not in everything_said(error)
-        assert row["secret"] not in json.dumps(redact(row["text"]))
 
 
 @settings(max_examples=150, deadline=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from types import SimpleNamespace
 
+import openai
 import pytest
 from anthropic.types import Message
 from openai.types.chat import ChatCompletion
@@ -108,6 +109,12 @@ def test_a_cut_answer_is_an_exhausted_resource_with_the_text_so_far(cut):
 )
 def test_a_whole_answer_is_handed_on(whole):
     assert ensure_complete(whole) is whole
+
+
+def test_the_error_of_a_parser_that_met_a_cut_completion():
+    cut = openai.LengthFinishReasonError(completion=ChatCompletion.model_validate(completion("length")))
+    details = classify(cut).details
+    assert (details["resource"], details["usage"]) == ("output", 16)
 
 
 def test_a_full_context_window_and_answers_that_say_little():

@@ -21,69 +21,30 @@ def adopted(written: str) -> str:
 
 
 CHANGES = {
-    "retried": (
-        """
-        from prefect import flow, task
-
-        @task(retries=3, retry_delay_seconds=10)
-        def fetch(): ...
-        """,
-        """
-        from prefect import flow
-        from prefect_resilience import resilient_task
-
-        @resilient_task(retries=3, retry_delay_seconds=10)
-        def fetch(): ...
-        """,
-    ),
     "not retried": (
         """
         from prefect import task
 
         @task
         async def fetch(): ...
+        @task()
+        def load(): ...
+        @task(retries=None)
+        def keep(): ...
+        @task(name="x", retry_delay_seconds=[1, 2])
+        def send(): ...
         """,
         """
         from prefect_resilience import resilient_task
 
         @resilient_task(retries=0)
         async def fetch(): ...
-        """,
-    ),
-    "called with nothing": (
-        """
-        from prefect import task
-        @task()
-        def fetch(): ...
-        """,
-        """
-        from prefect_resilience import resilient_task
         @resilient_task(retries=0)
-        def fetch(): ...
-        """,
-    ),
-    "delays alone do not retry": (
-        """
-        from prefect import task
-        @task(name="x", retry_delay_seconds=[1, 2])
-        def fetch(): ...
-        """,
-        """
-        from prefect_resilience import resilient_task
+        def load(): ...
+        @resilient_task(retries=0)
+        def keep(): ...
         @resilient_task(retries=0, name="x", retry_delay_seconds=[1, 2])
-        def fetch(): ...
-        """,
-    ),
-    "retries that are None": (
-        """
-        from prefect import task
-        @task(retries=None)
-        def fetch(): ...
-        """,
-        """
-        from prefect_resilience import resilient_task
-        @resilient_task(retries=0)
-        def fetch(): ...
+        def send(): ...
         """,
     ),
     "an option on each line": (

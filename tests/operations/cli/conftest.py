@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -16,8 +17,12 @@ from typing import Any
 import pytest
 
 from prefect_resilience import CircuitBreaker
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.errors.exceptions import CircuitOpenError
+from prefect_resilience.graphs.plans.actions import REGISTERED
 from prefect_resilience.guards.circuits.registry import flush_all, forget_circuits
 from prefect_resilience.operations.cli.app import main
+from prefect_resilience.stores.base import scan_all
 
 COMMAND = [sys.executable, "-m", "prefect_resilience"]
 SECRET = "sk-ant-REDACTED"
@@ -58,6 +63,26 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder; its modules, and the actions of the test, are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(REGISTERED, "_known", {})
+    modules = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - modules:
+        # What belongs to an installed package stays
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def stored(url: str | None = None) -> dict[str, int]:
+    """Everything in the store, with its version; but for the batches' counts, which follow a moment later."""
+    found = scan_all(open_ledger(url).store, "")
+    return {place: document.version for place, document in found if not place.startswith("effects-batch/")}
+
+
+@pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/fleet.db"
 
@@ -68,7 +93,7 @@ def fails(text: str = "no answer") -> None:
 
 def call(breaker: CircuitBreaker, outcomes: str, text: str = "no answer") -> None:
     for outcome in outcomes:
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, CircuitOpenError):
             breaker.call(fails if outcome == "f" else str, text)
 
 
@@ -106,31 +131,16 @@ def process() -> Callable[..., Done]:
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """A command that goes on, with pipes to it; ended with the test."""
-    running: list[subprocess.Popen[str]] = []
-
-    def start(*words: str, **options: Any) -> subprocess.Popen[str]:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        running.append(subprocess.Popen([*COMMAND, *words], text=True, **pipes))
-        return running[-1]
-
-    yield start
-    for popen in running:
-        popen.kill()
-        popen.communicate()
-
-
-@pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Done]]:
     """The same in this process, for the many cases that a process each would take too long for."""
     log = logging.getLogger("prefect_resilience")
     handlers, propagate = list(log.handlers), log.propagate
 
-    def run(*words: str) -> Done:
+    def run(*words: str, stdin: str | bytes = b"") -> Done:
         capfd.readouterr()
+        raw = stdin.encode() if isinstance(stdin, str) else stdin
         monkeypatch.setattr(sys, "argv", ["prefect-resilience", *words])
-        monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: SIM115
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
         with pytest.raises(SystemExit) as left:
             main()
         out, err = capfd.readouterr()

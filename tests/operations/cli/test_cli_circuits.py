@@ -115,11 +115,9 @@ def test_open_refuses_the_calls_of_the_fleet(circuits: str, process: Any) -> Non
     done = process("circuits", "open", "llm:secondary", "--reason", reason, "--until", "10m", "--json")
     assert (done.code, done.err) == (0, "")
     (change,) = done.json
-    assert (change["name"], change["before"]["state"], change["after"]["state"]) == (
-        "llm:secondary",
-        "closed",
-        "forced_open",
-    )
+    assert change["name"] == "llm:secondary"
+    assert change["before"]["state"] == "closed"
+    assert change["after"]["state"] == "forced_open"
     assert change["after"]["retry_at"] == pytest.approx(time.time() + 600, abs=30)
     assert change["after"]["reason"].startswith("the provider is down, key ")
     assert SECRET not in done.out
@@ -160,26 +158,18 @@ def test_reset_all_is_meant_twice(circuits: str, cli: Any) -> None:
     assert {circuit.state for circuit in get_circuits(circuits)} == {"closed"}
 
 
-def test_a_circuit_is_not_created(circuits: str, cli: Any) -> None:
-    said = cli("circuits", "open", "llm:tertiary", "--reason", "x").sentence
-    assert said.startswith("There is no circuit 'llm:tertiary'; did you mean")
-
-
 # -- mistakes
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("circuits show llm:primry", "did you mean 'llm:primary'"),
-        ("circuits close llm", "There is no circuit 'llm'"),
         ("circuits reset zz*", "write one of kg, llm:primary"),
         ("circuits open kg --reason y --until soon", "write a span as in 10m"),
         ("circuits open kg", "--reason"),
         ("circuits reset", "either NAME or --all"),
         ("circuits reset kg --all", "either NAME or --all"),
         ("circuits list --state opn", 'Did you mean "open"?'),
-        ("circuits lst", 'Did you mean "list"?'),
         ("circuits list --jsn", "Did you mean --json?"),
         ("circuits watch --interval 0", "--interval 0 must be"),
         ("circuits watch --interval nan", "--interval nan must be"),

@@ -30,20 +30,16 @@ def shell(line: str) -> tuple[int, str, str]:
                 ("CLI circuits list --json > /dev/full", 1, FULL),
                 ("CLI circuits list --json >&- <&-", 0, ""),
                 ("CLI --help > /dev/full", 1, FULL),
-                ("CLI --version > /dev/full", 1, FULL),
                 ("CLI circuits watch --json --interval 0.1 > /dev/full", 1, FULL),
-                ("PYTHONUNBUFFERED=1 CLI circuits list | true", 0, ""),
                 ("CLI circuits show nosuch 2>/dev/full", 1, ""),
                 ("CLI circuits show nosuch >&- 2>&- <&-", 1, ""),
-                ("CLI circuits list --json | head -1", 0, ""),
             )
         ),
     ],
 )
 def test_output_that_cannot_be_written(circuits: str, line: str, code: int, says: str) -> None:
     done, out, err = shell(line)
-    assert (done, err) == (code, says)
-    assert out == ("[\n" if "head" in line else "")
+    assert (done, out, err) == (code, "", says)
 
 
 @pytest.mark.slow

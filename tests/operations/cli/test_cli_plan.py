@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
-
-from prefect_resilience.graphs.plans import actions as registry
-from prefect_resilience.operations.cli.app import main
-from tests.operations.cli.conftest import Done
 
 GOOD = {
     "intent": "look it up, and ask a person where that is not enough",
@@ -56,35 +49,11 @@ def write(text: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder, with a right plan, a wrong one, and actions that are forgotten afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(registry.REGISTERED, "_known", {})
-    modules = set(sys.modules)
-    (tmp_path / "good.json").write_text(json.dumps(GOOD))
-    (tmp_path / "wrong.json").write_text(json.dumps(WRONG))
-    (tmp_path / "plan_steps.py").write_text(STEPS)
-    yield tmp_path
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
-
-
-@pytest.fixture
-def fed(cli: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """A command with something on its stdin."""
-
-    def run(data: str | bytes, *words: str) -> Done:
-        raw = data.encode() if isinstance(data, str) else data
-        monkeypatch.setattr(sys, "argv", ["prefect-resilience", *words])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capfd.readouterr()
-        return Done(int(left.value.code or 0), out, err)
-
-    return run
+def plans(folder: Path) -> None:
+    """A right plan, a wrong one, and actions."""
+    (folder / "good.json").write_text(json.dumps(GOOD))
+    (folder / "wrong.json").write_text(json.dumps(WRONG))
+    (folder / "plan_steps.py").write_text(STEPS)
 
 
 # -- validate
@@ -145,17 +114,20 @@ def test_validate_as_json(cli: Any) -> None:
     ]
 
 
-def test_a_plan_from_stdin(fed: Any) -> None:
-    assert fed(json.dumps(GOOD), "plan", "validate", "-").out == "stdin: no mistakes, 3 nodes\n"
-    assert fed("tasks:\n- {id: a, type: x}\n", "plan", "validate", "-").out == "stdin: no mistakes, 1 node\n"
-    done = fed(json.dumps(WRONG), "plan", "validate", "-")
+def test_a_plan_from_stdin(cli: Any) -> None:
+    assert cli("plan", "validate", "-", stdin=json.dumps(GOOD)).out == "stdin: no mistakes, 3 nodes\n"
+    assert (
+        cli("plan", "validate", "-", stdin="tasks:\n- {id: a, type: x}\n").out
+        == "stdin: no mistakes, 1 node\n"
+    )
+    done = cli("plan", "validate", "-", stdin=json.dumps(WRONG))
     assert done.code == 1
     assert done.out.startswith("stdin: tasks[0].condition.operator: 'gte '")
 
 
 @pytest.mark.parametrize("data", ["", "[1, 2", "a: [", b"\xff\xfe\x00", "3", "{}", "a: &a [*a]"])
-def test_what_is_no_plan_is_one_mistake_in_a_line(fed: Any, data: str | bytes) -> None:
-    done = fed(data, "plan", "validate", "-")
+def test_what_is_no_plan_is_one_mistake_in_a_line(cli: Any, data: str | bytes) -> None:
+    done = cli("plan", "validate", "-", stdin=data)
     assert done.code == 1
     assert "Traceback" not in done.err
     assert "this is a bug in" not in done.err

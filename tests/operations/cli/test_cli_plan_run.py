@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.settings import get_current_settings
 
-from prefect_resilience.graphs.plans.actions import REGISTERED
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.result import PlanResult
 from tests.docs.pages import DOCS, blocks
@@ -63,20 +60,11 @@ HANDLED = {**PLAN, "tasks": [{**PLAN["tasks"][0], "on_failure": ["sorry"]}, *PLA
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder, with plans and their actions, which are forgotten afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(REGISTERED, "_known", {})
-    modules = set(sys.modules)
-    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
-    (tmp_path / "handled.json").write_text(json.dumps(HANDLED))
-    (tmp_path / "run_steps.py").write_text(STEPS)
-    yield tmp_path
-    for name in set(sys.modules) - modules:
-        # What belongs to an installed package stays
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+def plans(folder: Path) -> None:
+    """Plans and their actions."""
+    (folder / "plan.json").write_text(json.dumps(PLAN))
+    (folder / "handled.json").write_text(json.dumps(HANDLED))
+    (folder / "run_steps.py").write_text(STEPS)
 
 
 @pytest.fixture

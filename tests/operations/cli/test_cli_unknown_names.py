@@ -11,12 +11,11 @@ from cyclopts import App
 from prefect import flow
 
 from prefect_resilience import CircuitBreaker, dead_letters, resilient_task
-from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.effects import Effect, batch, savepoint
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits.registry import flush_all, forget_circuits
 from prefect_resilience.operations.cli.app import app
-from prefect_resilience.stores.base import scan_all
+from tests.operations.cli.conftest import stored
 
 pytestmark = pytest.mark.api
 
@@ -133,12 +132,6 @@ def test_a_wrong_name_is_an_error_with_the_nearest(words: str, said: str, cli: A
     assert said in " ".join((done.out + done.err).split()), done
     assert "Traceback" not in done.err
     assert stored(shop) == before, "something was written"
-
-
-def stored(url: str) -> dict[str, int]:
-    """Everything in the store, with its version; but for the batches' counts, which follow a moment later."""
-    found = scan_all(open_ledger(url).store, "")
-    return {place: document.version for place, document in found if not place.startswith("effects-batch/")}
 
 
 def test_no_command_is_left_out() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ import pytest_asyncio
 from starlette.applications import Starlette
 
 from prefect_resilience import CircuitBreaker
-from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.circuits.registry import flush_all, forget_circuits
 from prefect_resilience.operations.dashboard import Gate, make_app
+from tests.operations.cli.conftest import call
 
 HOST = "127.0.0.1:4280"
 HEADERS = {"Origin": f"http://{HOST}", "X-Resilience-Token": "right"}
@@ -77,16 +77,6 @@ def app(url: str) -> Starlette:
 async def browser(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
     async with browsing(app) as client:
         yield client
-
-
-def fails() -> None:
-    raise TimeoutError("no answer")
-
-
-def call(breaker: CircuitBreaker, outcomes: str) -> None:
-    for outcome in outcomes:
-        with suppress(TimeoutError, CircuitOpenError):
-            breaker.call(fails if outcome == "f" else str)
 
 
 @pytest.fixture

@@ -71,9 +71,3 @@ def test_an_order_of_the_page_is_let_in():
 def test_a_forged_order_is_refused(name, value, why):
     headers = {key: text for key, text in {**GOOD, name: value}.items() if text is not None}
     assert why in (GATE.refusal("POST", headers) or "")
-
-
-def test_what_is_read_only_takes_no_order():
-    gate = Gate("right", read_only=True)
-    assert gate.refusal("GET", GOOD) is None
-    assert gate.refusal("POST", GOOD) == "This dashboard is read-only"

@@ -135,13 +135,6 @@ def test_a_postgresql_of_every_kind(own_postgres: Any, monkeypatch: pytest.Monke
     (found,) = environment.store()
     assert found.where.endswith("(synchronous_commit)")
 
-    # The same server as a replica that no longer hears of its primary.
-    own_postgres.stop()
-    (own_postgres.folder / "data" / "standby.signal").touch()
-    own_postgres.start("-c", "fsync=on")
-    replica = [one for one in environment.store() if one.where.endswith("(replica)")]
-    assert [one.level for one in replica] == ["wrong"]
-
 
 @pytest.mark.slow
 def test_a_pooler(own_postgres: Any) -> None:

@@ -29,6 +29,12 @@ def ends(*states: tuple[float, str]) -> list[BadEnd]:
     return bad_ends_of([StateAt(at(minutes), kind) for minutes, kind in states], UNTIL)
 
 
+TWICE = ends(
+    (1, "RUNNING"), (10, "FAILED"), (11, "SCHEDULED"), (12, "RUNNING"), (13, "CRASHED"), (20, "COMPLETED")
+)
+YESTERDAY = ends((-90, "RUNNING"), (-60, "CRASHED"), (30, "SCHEDULED"), (31, "COMPLETED"))
+
+
 def test_a_run_that_crashed_and_was_recovered():
     (end,) = ends(
         (1, "RUNNING"),
@@ -64,9 +70,7 @@ def test_a_second_crash_is_another_one():
 
 
 def test_only_the_last_bad_end_is_followed_by_the_completion():
-    first, second = ends(
-        (1, "RUNNING"), (10, "FAILED"), (11, "SCHEDULED"), (12, "RUNNING"), (13, "CRASHED"), (20, "COMPLETED")
-    )
+    first, second = TWICE
     assert (first.again_at, first.completed_at) == (at(11), None)
     assert (second.again_at, second.completed_at) == (at(20), at(20))
 
@@ -80,7 +84,7 @@ def test_what_nobody_began_again_stands_until_the_end():
 
 
 def test_only_the_part_in_the_period_counts():
-    (end,) = ends((-90, "RUNNING"), (-60, "CRASHED"), (30, "SCHEDULED"), (31, "COMPLETED"))
+    (end,) = YESTERDAY
     assert seconds_of(end, PERIOD) == 30 * 60
     (over,) = ends((-90, "RUNNING"), (-60, "CRASHED"), (-30, "SCHEDULED"), (-29, "COMPLETED"))
     assert seconds_of(over, PERIOD) == 0
@@ -90,12 +94,8 @@ def test_only_the_part_in_the_period_counts():
 @pytest.mark.requirement("004.20")
 def test_figures():
     recovered = ends((1, "RUNNING"), (10, "CRASHED"), (14, "SCHEDULED"), (15, "COMPLETED"))
-    twice = ends(
-        (1, "RUNNING"), (10, "FAILED"), (11, "SCHEDULED"), (12, "RUNNING"), (13, "CRASHED"), (20, "COMPLETED")
-    )
-    yesterday = ends((-90, "RUNNING"), (-60, "CRASHED"), (30, "SCHEDULED"), (31, "COMPLETED"))
     lost = ends((1, "RUNNING"), (UNTIL.timestamp() // 60 - SINCE.timestamp() // 60 - 1, "CRASHED"))
-    made = with_bad_ends(FlowFigures(runs=4), [recovered, twice, yesterday, lost, []], PERIOD)
+    made = with_bad_ends(FlowFigures(runs=4), [recovered, TWICE, YESTERDAY, lost, []], PERIOD)
     assert (made.runs, made.crashes, made.failures, made.recovered) == (4, 3, 1, 3)
     assert made.seconds_in_error == 60 * (4 + 1 + 7 + 30 + 1)
     assert made.recovery_time == 10 * 60

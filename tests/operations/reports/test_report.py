@@ -243,19 +243,8 @@ def test_the_command_says_the_same(at_the_day, capsys, tmp_path):
     begin = at_the_day.day.since.isoformat()
     end = at_the_day.until.isoformat()
     page, text = tmp_path / "r.html", tmp_path / "r.md"
-    arguments = [
-        "report",
-        "--since",
-        begin,
-        "--until",
-        end,
-        "--json",
-        "--html",
-        str(page),
-        "--markdown",
-        str(text),
-    ]
-    assert app(arguments, exit_on_error=False, result_action="return_value") == 0
+    words = f"report --since {begin} --until {end} --json --html {page} --markdown {text}"
+    assert app(words.split(), exit_on_error=False, result_action="return_value") == 0
     said = FleetReport.model_validate_json(capsys.readouterr().out)
     check(said, at_the_day.day)
     assert page.read_text().startswith("<!doctype html>")

@@ -6,39 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prefect_resilience.operations.tuning.record import value_at, with_value
 from tests.operations.tuning.worlds import (
     GOOD_RETRY,
     HOUR,
     TrueService,
-    Truth,
     World,
-    live,
     outages,
 )
-
-
-def loss(truth: Truth) -> float:
-    """What really happened as one number: seconds of runs, at the prices of the advice."""
-    return truth.seconds + 300.0 * truth.failed + 60.0 * truth.fallback + truth.dead_calls
-
-
-def losses_by_force(
-    world: World, option: str, values: Sequence[Any], seeds: Sequence[int]
-) -> list[tuple[Any, float]]:
-    """Each value, that of now first, with its loss in the world itself, lived once for each value and
-    seed."""
-    now = value_at(world.options, option)
-    return [
-        (value, sum(loss(live(world, seed, with_value(world.options, option, value))[1]) for seed in seeds))
-        for value in (now, *values)
-    ]
-
-
-def as_good_as_best(lost: Sequence[tuple[Any, float]]) -> list[Any]:
-    """The values that gain nearly as much as the best one; the first item is the value of now."""
-    most = max(lost[0][1] - one for _, one in lost)
-    return [value for value, one in lost if lost[0][1] - one >= AS_GOOD * most]
 
 
 def number_of(value: Any) -> float:
@@ -52,7 +26,6 @@ def factor_off(value: Any, best: Sequence[Any]) -> float:
     return min(max(mine, other) / min(mine, other) for other in others)
 
 
-AS_GOOD = 0.98
 NEVER_OPENS = {"name": "service", "failure_threshold": 200, "failure_rate": 1.0, "minimum_calls": 10_000}
 
 

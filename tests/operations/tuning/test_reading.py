@@ -143,11 +143,9 @@ def test_options_are_told_once_and_when_they_change(own_store: Any) -> None:
 
     task = until(read, 60)
     options: Any = task.options
-    assert (options["retry"]["attempts"], task.block, options["circuit"]["name"]) == (
-        2,
-        "evidence-block",
-        "svc:{n}",
-    )
+    assert options["retry"]["attempts"] == 2
+    assert task.block == "evidence-block"
+    assert options["circuit"]["name"] == "svc:{n}"
     assert "limits" not in options
     failed = next(run for run in task.runs if run.ended == "failed")
     assert [one.circuit for one in failed.attempts] == ["svc:7", "svc:7"]

@@ -143,8 +143,9 @@ class TestTune:
             app(words, exit_on_error=False, result_action="return_value")
 
 
+@pytest.mark.usefixtures("runs", "shared_store")
 class TestApply:
-    def test_blocks_are_written_and_restored(self, runs: datetime, shared_store: str) -> None:
+    def test_blocks_are_written_and_restored(self) -> None:
         before = stored("tuned-block")
         report = report_of(ATTEMPTS, TIMEOUT, IN_CODE)
         plan = applying.plan_of(report)
@@ -160,7 +161,7 @@ class TestApply:
         with pytest.raises(ConfigurationError, match="nothing to restore"):
             applying.restore()
 
-    def test_what_a_person_changes_stays(self, runs: datetime, shared_store: str) -> None:
+    def test_what_a_person_changes_stays(self) -> None:
         before = stored("tuned-block")
         report = report_of(ATTEMPTS, TIMEOUT)
         applying.apply_changes(report, applying.plan_of(report))
@@ -171,12 +172,12 @@ class TestApply:
         assert stored("tuned-block")["timeout"] == 30
         block("tuned-block", before)
 
-    def test_an_invalid_block_is_not_written(self, runs: datetime, shared_store: str) -> None:
+    def test_an_invalid_block_is_not_written(self) -> None:
         with pytest.raises(ConfigurationError, match="attempts"):
             report_of(advice("retry.attempts", 3, 100_000)).apply()
         assert report_of(IN_CODE).apply() is None
 
-    def test_rules_of_a_category_are_added(self, runs: datetime, shared_store: str) -> None:
+    def test_rules_of_a_category_are_added(self) -> None:
         rule = advice("retry.by_category.rate_limit", None, {"attempts": 6})
         report = report_of(rule)
         entry = report.apply()
@@ -185,13 +186,7 @@ class TestApply:
         applying.restore()
         assert not stored("tuned-block")["retry"].get("by_category")
 
-    def test_the_commands(
-        self,
-        runs: datetime,
-        shared_store: str,
-        capsys: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
+    def test_the_commands(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         report = report_of(ATTEMPTS, TIMEOUT, IN_CODE)
         monkeypatch.setattr(tuning, "tune", lambda *_: report)
         code, found = told(capsys, "tune", "--apply", "--yes", "--json")
@@ -204,11 +199,7 @@ class TestApply:
             app(["tune", "--apply"], exit_on_error=False, result_action="return_value")
 
     def test_nothing_to_write(
-        self,
-        runs: datetime,
-        shared_store: str,
-        capsys: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch,
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(tuning, "tune", lambda *_: report_of(IN_CODE))
         assert app(["tune", "--apply"], exit_on_error=False, result_action="return_value") == 1

@@ -100,10 +100,6 @@ class Truth:
     recoveries: list[float] = field(default_factory=list[float])
     loads: dict[int, int] = field(default_factory=dict[int, int])
 
-    @property
-    def share_recovered(self) -> float:
-        return self.recovered / max(1, self.hit)
-
 
 @dataclass
 class _Run:
