@@ -73,9 +73,6 @@ class Name(str): ...
 class Count(int): ...
 
 
-class Ratio(float): ...
-
-
 class NamelessZone(tzinfo): ...
 
 
@@ -177,14 +174,12 @@ BERLIN, TOKYO = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Tokyo")
         (Items([1]), with_state(Items([1]), owner="ann")),
         (with_state(Name("a"), lang="en"), with_state(Name("a"), lang="de")),
         (with_state(Count(1), unit="kg"), with_state(Count(1), unit="g")),
-        (with_state(Ratio(1.5), unit="kg"), with_state(Ratio(1.5), unit="g")),
         (hasher, short),
         (Colour, Level),
         (Shouted("a"), Shouted("b")),
         (Order.of("eu"), Order.of("us")),
         (Parcel(1.0, "a"), Parcel(1.0, "b")),
         (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)),
-        ([{"deep": OrderedDict(b=2, a=1)}], [{"deep": OrderedDict(a=1, b=2)}]),
         (10**5000, 10**5000 + 1),
         (Decimal("1.0"), Decimal("1.00")),
     ],
@@ -229,7 +224,6 @@ def test_encodings_of_version_0_2_stay(value, text):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (17, "17"),
         (17, 17.0),
         (-0.0, 0),
         (Decimal("1.234567890123456789012345678901234567890"), "1.23456789012345678901234567890123456789"),

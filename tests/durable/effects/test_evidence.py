@@ -12,7 +12,6 @@ import grpc
 import httpx
 import pytest
 import requests
-from google.api_core import exceptions as google
 
 from prefect_resilience import AttemptTimeout, BulkheadFullError, CircuitOpenError, RateLimitedError, classify
 from prefect_resilience.durable.effects.evidence import (
@@ -108,9 +107,7 @@ class Refused(grpc.RpcError):
             {"Error": {"Code": "NoSuchBucket"}, "ResponseMetadata": {"HTTPStatusCode": 404}}, "Put"
         ),
         Refused(grpc.StatusCode.RESOURCE_EXHAUSTED),
-        google.InvalidArgument("no"),
         smtplib.SMTPRecipientsRefused({"a@b": (550, b"no such user")}),
-        smtplib.SMTPDataError(554, b"spam"),
         ExceptionGroup("both", [httpx.ConnectError("a"), NotSent("b")]),
         ExceptionGroup("both", [answered(404), answered(429)]),
         chained(RuntimeError("a cause that is named"), cause=httpx.ConnectError("refused")),
@@ -132,10 +129,8 @@ def test_it_never_took_effect(error):
         NotRecorded("the store is away"),
         ExceptionGroup("an effect inside", [NotSent("a"), NotRecorded("b")]),
         AttemptTimeout(3),
-        TimeoutError("timed out"),
         ConnectionResetError(104, "reset"),
         KeyError("in the answer"),
-        ValueError("in the answer"),
         Refused(grpc.StatusCode.DEADLINE_EXCEEDED),
         smtplib.SMTPServerDisconnected("gone"),
         ExceptionGroup("one of them", [httpx.ConnectError("a"), httpx.ReadTimeout("b")]),

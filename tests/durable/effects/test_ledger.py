@@ -20,47 +20,37 @@ from prefect_resilience.effects import Effect, NotDone, batch
 from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.stores import MemoryStore
 from tests.durable.effects.test_effects_in_runs import abandoned
+from tests.guards.circuits.conftest import HandStore
 from tests.prefect_runs import until
 
 PLACE = place_of("b", "k")
 
 
-class HandStore(MemoryStore):
-    """A memory store whose clock is set by hand, and that is away when it is told to."""
+class LeaseStore(HandStore):
+    """It counts the renewals of the lease, and the calls while it is away."""
 
     def __init__(self):
-        super().__init__("memory://by-hand")
-        self.time = 1_000_000.0
-        self.away = False
-        self.renewals = 0
-        self.refused = 0
+        super().__init__()
+        self.renewals = self.refused = 0
 
-    def now(self):
-        return self.time
-
-    def load(self, key):
-        self._contact()
-        return super().load(key)
-
-    def swap(self, key, expected_version, value, expires_at=None):
-        self._contact()
+    def swap(self, key, *args, **options):
+        version = super().swap(key, *args, **options)
         self.renewals += key.startswith(owner.PREFIX)
-        return super().swap(key, expected_version, value, expires_at)
+        return version
 
     def delete(self, *args):
         self._contact()
         return super().delete(*args)
 
     def _contact(self):
-        if self.away:
-            self.refused += 1
-            raise StoreUnavailable("the store is away")
+        self.refused += self.away
+        super()._contact()
 
 
 @pytest.fixture
 def store(monkeypatch):
     monkeypatch.setattr(owner, "TICK_SECONDS", 0.01)
-    made = HandStore()
+    made = LeaseStore()
     yield made
     made.away = False
     made_owner = owner.owner_in(made)

@@ -58,7 +58,6 @@ def an_order(**fields: Any) -> Any:
         ("k:{o[0]}", [1, "a"], ["1", "a"], "values"),
         ("k:{o.lines[1]}", an_order(), an_order(seen_at=2), None),
         ("k:{o[id]}:{o[n]}", {"id": 1, "n": 2, "x": 1}, {"id": 1, "n": "2", "x": 1}, "values"),
-        ("k:{o}", {"id": 1}, {"id": "1"}, "values"),
         ("k:{batch_id}", {"id": 1}, {"id": 2}, None),
     ],
 )
@@ -84,12 +83,10 @@ def test_an_effect_of_a_version_with_another_digest_is_suspect():
 @pytest.mark.parametrize(
     ("recorded", "mine", "same"),
     [
-        ({"n": 1}, {"n": 2}, False),
         ({"n": 1}, {"n": "1"}, True),
         ({"n": 1}, {"n": 1, "note": "x"}, True),
         ({"n": 1, "note": "x"}, {"n": 1, "note": "y"}, False),
         ({"n": 1}, {"order": 1}, True),
-        ({}, {}, True),
         ({}, {"n": 1}, True),
     ],
     ids=repr,

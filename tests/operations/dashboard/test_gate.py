@@ -29,15 +29,7 @@ def test_it_is_served_under_its_own_names(host):
     "host",
     [
         *("", "evil.example", "evil.example:4280", "127.0.0.1.evil.example", "localhost.evil.example"),
-        *(
-            "evil@127.0.0.1",
-            "127.0.0.1/evil",
-            "127.0.0.1#evil",
-            "127.0.0.1 evil",
-            "[::1",
-            "10.0.0.1",
-            "0.0.0.0",
-        ),
+        *("evil@127.0.0.1", "127.0.0.1/evil", "127.0.0.1#evil", "[::1", "10.0.0.1"),
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS"])

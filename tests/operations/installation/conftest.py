@@ -7,10 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,9 @@ import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
+from prefect_resilience.testing import ScriptedService
 from tests.free_ports import free_port
+from tests.prefect_runs import until
 
 
 class Programs:
@@ -52,20 +51,6 @@ class Programs:
             process.wait()
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 100) -> Any:
-    """What `condition` comes to, asked until then."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.2)
-    return found
-
-
-@pytest.fixture(name="wait_for", scope="session")
-def wait_for_fixture() -> Callable[..., Any]:
-    return wait_for
-
-
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     started = Programs(tmp_path_factory.mktemp("programs"))
@@ -86,7 +71,7 @@ def server(programs: Programs) -> Iterator[dict[str, str]]:
         "PREFECT_LOGGING_LEVEL": "WARNING",
     }
     programs.start("server", "start", "--port", str(port), "--no-ui", **environment)
-    wait_for(lambda: answers(f"{environment['PREFECT_API_URL']}/health"))
+    until(lambda: answers(f"{environment['PREFECT_API_URL']}/health"), 100)
     with temporary_settings({PREFECT_API_URL: environment["PREFECT_API_URL"], PREFECT_HOME: home}):
         yield environment
 
@@ -98,37 +83,16 @@ def answers(url: str) -> bool:
         return False
 
 
-class Webhook:
-    """A real HTTP server on loopback that keeps what is posted to it."""
-
-    def __init__(self) -> None:
-        self.posted: list[dict[str, Any]] = []
-        webhook = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                webhook.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                return
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/hooks/night"
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+class Webhook(ScriptedService):
+    """Answers 200 to whatever is posted to it."""
 
     def about(self, text: str) -> list[dict[str, Any]]:
-        """What was posted with this in its subject."""
-        return [post for post in self.posted if text in post["subject"]]
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        """The posts with this text in their subject."""
+        posts = [json.loads(request.body) for request in self.requests]
+        return [post for post in posts if text in post["subject"]]
 
 
 @pytest.fixture(scope="module")
 def webhook() -> Iterator[Webhook]:
-    made = Webhook()
-    yield made
-    made.close()
+    with Webhook(200) as made:
+        yield made

@@ -24,8 +24,9 @@ from prefect_resilience.durable.batches.edge.closing import silent_runs
 from prefect_resilience.effects import batch_status
 from prefect_resilience.guards.circuits.registry import forget_circuits
 from prefect_resilience.operations.installation import install
+from tests.prefect_runs import until
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long, pytest.mark.usefixtures("fleet")]
 
 PROGRAM = '''
 import os
@@ -148,14 +149,14 @@ def start(client: SyncPrefectClient, deployment_id: UUID, folder: Path, **given:
 
 
 def test_a_killed_run_is_recovered_until_the_cap_which_is_told(
-    fleet: None, client: SyncPrefectClient, webhook: Any, wait_for: Any, tmp_path: Path
+    client: SyncPrefectClient, webhook: Any, tmp_path: Path
 ):
     deployment_id = deploy(tmp_path)
     once = start(client, deployment_id, tmp_path / "once", deaths=1)
     always = start(client, deployment_id, tmp_path / "always", deaths=100)
 
     # Killed once, it is recovered: the same run goes on behind what was done.
-    wait_for(lambda: client.read_flow_run(once).state.is_completed(), 200)
+    until(lambda: client.read_flow_run(once).state.is_completed(), 200)
     recovered = client.read_flow_run(once)
     assert recovered.run_count == 2
     assert (tmp_path / "once" / "log").read_text().split() == ["0", "1", "1", "2"]
@@ -164,7 +165,7 @@ def test_a_killed_run_is_recovered_until_the_cap_which_is_told(
     assert all("recover " in entry.by for entry in audit)
 
     # Killed each time, it is recovered as often as its policy says, and then a person is told why.
-    (told,) = wait_for(lambda: webhook.about(str(always)), 200)
+    (told,) = until(lambda: webhook.about(str(always)), 200)
     assert "needs a person" in told["subject"]
     assert "it was recovered once and failed again" in told["body"]
     assert client.read_flow_run(always).state.is_crashed()
@@ -174,21 +175,16 @@ def test_a_killed_run_is_recovered_until_the_cap_which_is_told(
     assert outcomes.count("told") >= 1
 
 
-def test_a_failed_run_is_recovered(fleet: None, client: SyncPrefectClient, wait_for: Any, tmp_path: Path):
+def test_a_failed_run_is_recovered(client: SyncPrefectClient, tmp_path: Path):
     run = start(client, deploy(tmp_path, "setback"), tmp_path)
-    wait_for(lambda: client.read_flow_run(run).state.is_completed(), 200)
+    until(lambda: client.read_flow_run(run).state.is_completed(), 200)
     assert client.read_flow_run(run).run_count == 2
     (entry,) = (one for one in batch_status(str(run)).audit if one.outcome == "rescheduled")
     assert "recover " in entry.by
 
 
 def test_a_run_whose_machine_is_gone_is_crashed_and_recovered(
-    fleet: None,
-    server: dict[str, str],
-    programs: Any,
-    client: SyncPrefectClient,
-    wait_for: Any,
-    tmp_path: Path,
+    server: dict[str, str], programs: Any, client: SyncPrefectClient, tmp_path: Path
 ):
     # The operation waits for ten minutes, heartbeats come every three: here it is seconds, at their least.
     often = {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
@@ -196,18 +192,18 @@ def test_a_run_whose_machine_is_gone_is_crashed_and_recovered(
     client.create_work_pool(WorkPoolCreate(name="far-away", type="process"))
     worker = programs.start(*command, **server, **often)
     run = start(client, deploy(tmp_path, "silence", "far-away"), tmp_path)
-    pid = int(wait_for(lambda: text_of(tmp_path / "pid")))
-    wait_for(lambda: has_beaten(client, run))
+    pid = int(until(lambda: text_of(tmp_path / "pid"), 100))
+    until(lambda: has_beaten(client, run), 100)
     # The machine goes: the worker first, which would tell of its run's end.
     worker.kill()
     worker.wait()
     os.kill(pid, signal.SIGKILL)
     assert client.read_flow_run(run).state.is_running()
     programs.start(*command, **server, **often)
-    wait_for(lambda: [one.id for one in silent_runs(client, timedelta(minutes=1))] == [run])
+    until(lambda: [one.id for one in silent_runs(client, timedelta(minutes=1))] == [run], 100)
     operation = client.read_deployment_by_name("crash-silent-runs/crash-silent-runs")
     client.create_flow_run_from_deployment(operation.id, parameters={"silent_minutes": 1})
-    wait_for(lambda: client.read_flow_run(run).state.is_completed(), 200)
+    until(lambda: client.read_flow_run(run).state.is_completed(), 200)
     states = client.read_flow_run_states(run)
     (crashed,) = (state for state in states if state.is_crashed())
     assert "heartbeats stopped" in crashed.message
@@ -227,9 +223,7 @@ def text_of(file: Path) -> str:
     return file.read_text() if file.exists() else ""
 
 
-def test_an_alert_names_the_budget_that_burns(
-    fleet: None, server: dict[str, str], webhook: Any, wait_for: Any
-):
+def test_an_alert_names_the_budget_that_burns(server: dict[str, str], webhook: Any):
     @resilient_task(retry=None, error_budget=ErrorBudget(objective=0.9, name="llm answers"))
     def answer() -> None:
         raise ValueError("no answer")
@@ -241,7 +235,7 @@ def test_an_alert_names_the_budget_that_burns(
         return "done"
 
     run = answering(return_state=True).state_details.flow_run_id
-    (alert,) = wait_for(lambda: webhook.about("llm answers"))
+    (alert,) = until(lambda: webhook.about("llm answers"), 100)
     assert alert["subject"] == "Error budget llm answers is burning"
     lines = dict(line.split(": ", 1) for line in alert["body"].splitlines())
     assert lines["Why"].startswith("it burns 10.0 times too fast in the last")
@@ -253,9 +247,7 @@ def test_an_alert_names_the_budget_that_burns(
     assert f"{ui}/runs/flow-run/{run}" in alert["body"]
 
 
-def test_an_alert_names_the_circuit_its_last_error_and_the_run(
-    fleet: None, server: dict[str, str], webhook: Any, wait_for: Any
-):
+def test_an_alert_names_the_circuit_its_last_error_and_the_run(server: dict[str, str], webhook: Any):
     @resilient_task(retry=None, circuit=CircuitBreaker("llm:primary", failure_threshold=2))
     def ask(key: str) -> None:
         raise TimeoutError(f"no answer, asked with api_key={key}")
@@ -272,7 +264,7 @@ def test_an_alert_names_the_circuit_its_last_error_and_the_run(
                 ask("sk-ant-REDACTED")
 
     asking()
-    (alert,) = wait_for(lambda: webhook.about("llm:primary"))
+    (alert,) = until(lambda: webhook.about("llm:primary"), 100)
     assert alert["subject"] == "Circuit llm:primary is open"
     assert "Circuit: llm:primary" in alert["body"]
     assert "Last error: TimeoutError: no answer" in alert["body"]
@@ -283,14 +275,14 @@ def test_an_alert_names_the_circuit_its_last_error_and_the_run(
 
 
 def test_when_a_circuit_closes_the_letters_of_its_outage_are_replayed(
-    fleet: None, client: SyncPrefectClient, wait_for: Any, tmp_path: Path
+    client: SyncPrefectClient, tmp_path: Path
 ):
     shop = loaded(tmp_path / "shop.py", SHOP)
     shop.outage(str(tmp_path))
     # Of both outages one letter each; the service answers again, and a probe finds out.
     (tmp_path / "up").touch()
     shop.after(str(tmp_path))
-    wait_for(lambda: [letter.status for letter in list_letters(task="order")] == ["replayed"])
+    until(lambda: [letter.status for letter in list_letters(task="order")] == ["replayed"], 100)
     assert [letter.status for letter in list_letters(task="wrong order")] == ["waiting"]
     assert (tmp_path / "ordered").read_text() == "book"
 

@@ -23,7 +23,8 @@ import pytest
 from prefect import flow
 
 from prefect_resilience.stores import open_store
-from tests.operations.installation.conftest import Programs, wait_for
+from tests.operations.installation.conftest import Programs
+from tests.prefect_runs import until
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
@@ -127,7 +128,7 @@ def play(night: Night, programs: Programs, environment: dict[str, str]) -> None:
     deployment = source.deploy(name="nightly", work_pool_name="night", **quiet)
     night.north, worker = start("north"), work("one")
     hangs = {"name": {"any_": ["last page"]}, "state": {"type": {"any_": ["RUNNING"]}}}
-    wait_for(lambda: worker.poll() is None and night.post("task_runs/count", task_runs=hangs) == 1)
+    until(lambda: worker.poll() is None and night.post("task_runs/count", task_runs=hangs) == 1, 100)
     os.killpg(worker.pid, signal.SIGKILL)
     worker.wait()
     os.kill(int((night.folder / "north" / "pid").read_text()), signal.SIGKILL)
@@ -137,17 +138,17 @@ def play(night: Night, programs: Programs, environment: dict[str, str]) -> None:
     force = ("--force", "--yes", "--reason", "the machine is gone")
     assert night.ask("batches", "recover", night.north, *force)["action"] == "rescheduled"
     recovered = time.monotonic()
-    wait_for(lambda: night.has_released(2), 200)
+    until(lambda: night.has_released(2), 200)
     for name in ("north", "south"):
         (night.folder / name / "up").touch()
         night.ask("circuits", "close", f"warehouse:{night.folder / name}", "--reason", "it is open")
     # The end of a run closes the task runs of a pass that is over for half a minute.
-    wait_for(lambda: time.monotonic() > recovered + 31)
+    until(lambda: time.monotonic() > recovered + 31, 100)
     night.post(f"flow_runs/{night.north}/set_state", state=RETRY_BUTTON)
-    wait_for(lambda: night.has_released(3), 200)
+    until(lambda: night.has_released(3), 200)
     letter = night.ask("dead-letters", "list", "--status", "waiting")[0]
     night.ask("dead-letters", "replay", letter["id"], "--yes")
-    wait_for(night.has_all_ends)
+    until(night.has_all_ends, 100)
     assert programs.running[-1].poll() is None, "the other worker goes on"
 
 

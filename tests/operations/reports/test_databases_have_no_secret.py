@@ -88,20 +88,6 @@ def of_a_parameter_with_a_quote() -> None:
     executed(INSERT, ("ann", f"it's {planted('quoted')}"))
 
 
-def of_a_named_parameter() -> None:
-    executed("update users set password = :new where nobody = 1", {"new": planted("named")})
-
-
-def of_many_parameters() -> None:
-    rows = [("ann", planted("many"), None), ("bob", None, 1)]
-    executed("insert into users (name, password, age) values (?, ?, ?)", rows)
-
-
-def of_a_block() -> None:
-    text = yaml.safe_dump({"user": "ann", "password": f"{planted('block')}\n2"}, default_style="|")
-    raise RuntimeError(f"cannot use this configuration:\n{text}")
-
-
 def of_a_quoted_block() -> None:
     text = f"db:\n  - api_key: >-\n      {planted('folded')}\n      more\n    user: ann\n"
     raise ValueError({"configuration": text}, repr(text))

@@ -188,14 +188,7 @@ def test_what_nobody_can_know_is_unknown_and_not_zero(at_the_day, monkeypatch):
     forget_circuits()
     made = report(at_the_day.day.since, at_the_day.until)
     assert made.task_runs.runs == at_the_day.day.runs["runs"]
-    for name in (
-        "failed_attempts",
-        "errors",
-        "categories",
-        "circuits",
-        "dead_letters",
-        "budgets",
-    ):
+    for name in ("failed_attempts", "errors", "circuits", "dead_letters", "budgets"):
         assert getattr(made, name) is None, name
     assert made.effects.in_doubt is None
     said = " ".join(made.unknown)
