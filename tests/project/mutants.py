@@ -50,11 +50,7 @@ SUBJECTS = {
     ),
     "policy": Subject(
         ("guards/retries/policy.py",),
-        (
-            "guards/retries/test_policy.py",
-            "guards/retries/test_policy_words.py",
-            "guards/retries/test_budget.py",
-        ),
+        ("guards/retries/test_policy.py", "guards/retries/test_budget.py"),
     ),
     "schedule": Subject(
         ("graphs/plans/schedule.py",), ("graphs/plans/test_schedule.py", "graphs/plans/test_schedule_laws.py")

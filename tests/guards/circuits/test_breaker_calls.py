@@ -105,9 +105,7 @@ async def test_a_task_cancelled_while_it_asks_leaves_no_lease(
     store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breaker = CircuitBreaker("service", store=store, sync_interval=1e-9)
-    for _ in range(5):
-        with pytest.raises(TimeoutError):
-            await breaker.acall(failing(TimeoutError()))
+    trip(breaker)
     store.time += 30
     asking, go_on = threading.Event(), threading.Event()
     swap = store.swap
@@ -131,9 +129,7 @@ async def test_a_task_cancelled_while_it_asks_leaves_no_lease(
 
 async def test_a_probe_that_is_cancelled_makes_room(store: Any) -> None:
     breaker = CircuitBreaker("service", store=store, sync_interval=1e-9)
-    for _ in range(5):
-        with pytest.raises(TimeoutError):
-            await breaker.acall(failing(TimeoutError()))
+    trip(breaker)
     store.time += 30
     task = asyncio.create_task(breaker.acall(asyncio.sleep, 60))
     await asyncio.to_thread(wait_until, lambda: breaker.snapshot().probes_in_flight == 1)

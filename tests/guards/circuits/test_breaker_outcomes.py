@@ -7,7 +7,7 @@ import json
 import math
 import threading
 import time
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -182,11 +182,8 @@ PAST = datetime.now(UTC) - timedelta(hours=1)
     [
         0,
         600,
-        -1,
         PAST,
-        PAST.astimezone(timezone(timedelta(hours=5))),
         PAST.astimezone().replace(tzinfo=None),
-        timedelta(0),
         timedelta(minutes=-1),
         "0s",
         1e300,
@@ -194,12 +191,9 @@ PAST = datetime.now(UTC) - timedelta(hours=1)
         timedelta.max,
         datetime.max,
         datetime.min,
-        "99999999w",
-        math.inf,
         math.nan,
         True,
         "soon",
-        "",
         "2026-13-01",
         [1],
     ],

@@ -64,10 +64,6 @@ def test_a_window_is_the_fleets_not_a_process_own(start: Start, url: str) -> Non
     assert "50 of 60 calls failed" in (snapshot.reason or "")
 
 
-def fail() -> None:
-    raise TimeoutError("no answer")
-
-
 def test_a_transition_is_told_by_one_process(start: Start, url: str) -> None:
     code = """
 from prefect_resilience.guards.circuits.listeners import transition_listeners

@@ -14,6 +14,7 @@ from prefect_resilience.errors.exceptions import CircuitOpenError, Configuration
 from prefect_resilience.guards.circuits.breaker import get_circuit
 from prefect_resilience.guards.circuits.registry import forget_circuits, set_default_store
 from prefect_resilience.stores import open_store
+from tests.guards.circuits.tripping import trip
 
 
 @pytest.fixture
@@ -166,14 +167,8 @@ def test_open_and_fresh_refuses_without_asking(store: Any) -> None:
 
 def test_the_hosts_clock_plays_no_part(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     breaker = CircuitBreaker("service", store=store, sync_interval=1e-9)
-    for _ in range(5):
-        with pytest.raises(TimeoutError):
-            breaker.call(_fail)
+    trip(breaker)
     monkeypatch.setattr("time.time", lambda: 9e9)
     with pytest.raises(CircuitOpenError) as caught:
         breaker.call(int)
     assert caught.value.retry_in == pytest.approx(30, abs=0.5)
-
-
-def _fail() -> None:
-    raise TimeoutError

@@ -15,21 +15,12 @@ from prefect_resilience.guards.circuits.listeners import StoreNotice, Transition
 from prefect_resilience.guards.circuits.registry import set_default_store
 from prefect_resilience.stores import MemoryStore
 from prefect_resilience.testing.stores import wait_until
+from tests.guards.circuits.tripping import trip
 
 
 @pytest.fixture(autouse=True)
 def _short_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "SHORTEST_REST", 0.1)
-
-
-def fail() -> None:
-    raise TimeoutError("no answer")
-
-
-def trip(breaker: CircuitBreaker, times: int = 5) -> None:
-    for _ in range(times):
-        with pytest.raises(TimeoutError):
-            breaker.call(fail)
 
 
 def rested() -> None:

@@ -18,21 +18,7 @@ from prefect_resilience.guards.circuits.listeners import StoreNotice
 from prefect_resilience.guards.limits.guarding import prefect_name
 
 UNPRINTABLE = ["a\0b", "\0", "a\ud800b", "\udfff", "tab\tline\nescape\x1b[31m", "del\x7fcsi\x9b", "\0" * 250]
-PLAIN = [
-    "llm:primary",
-    "a\\x00b",
-    "100%",
-    "a/b//c",
-    "%00",
-    "-",
-    ".",
-    "right\u200fto left",
-    "\u202eevil",
-    "ß𝄞",
-    "\uffff",
-    " a ",
-    "a~b",
-]
+PLAIN = ["llm:primary", "a\\x00b", "100%", "-", "right\u200fto left", "\u202eevil", "ß𝄞", " a "]
 WORSE = "no answer \0 from \ud800 \x1b[2J"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_resilience import ConfigurationError, Decompose, Effect, resilient_task, split_list, split_text
+from prefect_resilience import ConfigurationError, Decompose, resilient_task, split_list, split_text
 
 
 def halves(document: str) -> list[str]:
@@ -36,17 +36,9 @@ def test_mistakes(make, says) -> None:
     [
         ({"decompose": split_list("itms")}, "did you mean 'items'"),
         ({"decompose": split_list("items"), "effect": "external"}, "splits one call into several"),
-        (
-            {"decompose": split_list("items"), "effect": Effect(kind="idempotent", key="x")},
-            "one call into several",
-        ),
         ({"decompose": {"split": {"kind": "list", "parameter": "items"}, "merge": "conct"}}, "'concat'"),
         ({"decompose": Decompose(lambda wrong: [])}, "split= needs the parameter 'wrong'"),
         ({"decompose": Decompose(split_list("items"), merge=lambda: 1)}, "write def merge"),
-        (
-            {"decompose": Decompose(split_list("items"), merge=lambda r, x: 1)},
-            "merge= needs the parameter 'x'",
-        ),
         ({"decompose": 5}, "is not a decomposition"),
     ],
 )

@@ -97,17 +97,13 @@ class ApiProxy:
     ) -> None:
         request.send_response(status)
         for key, value in headers.items():
-            if passed_on(key):
+            if key.lower() not in NOT_PASSED_ON:
                 request.send_header(key, value)
         if status not in (204, 304):
             request.send_header("content-length", str(len(body)))
         request.end_headers()
         if status not in (204, 304):
             request.wfile.write(body)
-
-
-def passed_on(header: str) -> bool:
-    return header.lower() not in NOT_PASSED_ON
 
 
 def half_busy(seed: int) -> Callable[[int], int | None]:

@@ -1,7 +1,6 @@
 """Limits of a fleet while Prefect's API refuses, hangs or is away, behind a real proxy."""
 
 import logging
-import os
 import subprocess
 import sys
 import textwrap
@@ -20,9 +19,10 @@ from prefect_resilience.guards.limits import shared as limits_shared
 from prefect_resilience.guards.limits.bulkhead import Bulkhead
 from prefect_resilience.guards.limits.guarding import BulkheadFullError
 from prefect_resilience.guards.timeouts.threads import call_with_deadline, overdue_calls
+from tests.guards.circuits.target import most_at_once, target
 from tests.guards.limits.api_proxy import ApiProxy, half_busy
-from tests.guards.limits.counting import Counting
 from tests.guards.limits.hanging import wait_until
+from tests.guards.limits.processes import with_our_path
 
 pytestmark = pytest.mark.api
 
@@ -41,9 +41,8 @@ def proxy():
 
 @pytest.fixture
 def counting():
-    made = Counting()
-    yield made
-    made.close()
+    with target(0.02) as service:
+        yield service
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +74,7 @@ def said_about(caplog, name):
 
 WORKER = textwrap.dedent(
     """
-    import asyncio, sys, urllib.request
+    import asyncio, sys
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import suppress
     from contextvars import copy_context
@@ -87,10 +86,13 @@ WORKER = textwrap.dedent(
     from prefect_resilience.guards.timeouts.threads import call_with_deadline, overdue_calls
     from prefect_resilience.guards.timeouts.timeout import acall_within
 
-    url, api, limit = sys.argv[1], sys.argv[2], eval(sys.argv[3])
+    from tests.guards.circuits.target import call_target
+
+    port, api, limit = int(sys.argv[1]), sys.argv[2], eval(sys.argv[3])
 
     def read():
-        urllib.request.urlopen(url, timeout=30).read()
+        with suppress(ConnectionError):
+            call_target(port)
 
     def overdue():
         with suppress(AttemptTimeout):
@@ -120,10 +122,11 @@ WORKER = textwrap.dedent(
 
 def two_processes(api, counting, limit):
     """One of threads and one of tasks, with 8 calls each and this API for their limit. What they log."""
-    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value(), "PREFECT_LOGGING_LEVEL": "ERROR"}
+    environment = {**with_our_path(), "PREFECT_API_URL": PREFECT_API_URL.value()}
+    environment["PREFECT_LOGGING_LEVEL"] = "ERROR"
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", WORKER, counting.url, api, limit, kind],
+            [sys.executable, "-c", WORKER, str(counting.port), api, limit, kind],
             env=environment,
             stderr=subprocess.PIPE,
             text=True,
@@ -132,7 +135,7 @@ def two_processes(api, counting, limit):
     ]
     said = [process.communicate(timeout=240)[1] for process in started]
     assert [process.returncode for process in started] == [0, 0], said
-    assert len(counting.times) == 16
+    assert len(counting.visits) == 16
     return "".join(said)
 
 
@@ -140,9 +143,9 @@ def two_processes(api, counting, limit):
 def test_overdue_calls_of_two_processes_never_exceed_the_places_while_half_of_the_answers_are_503(
     proxy, counting, name
 ):
-    proxy.trouble, counting.seconds = half_busy(7), 1.0
+    proxy.trouble, counting.delay = half_busy(7), 1.0
     said = two_processes(proxy.url, counting, f"Bulkhead(2, name={name!r})")
-    assert counting.most == 2
+    assert most_at_once(counting.visits) == 2
     assert proxy.refused > proxy.asked / 4
     assert "alone" not in said
 
@@ -151,7 +154,8 @@ def test_overdue_calls_of_two_processes_never_exceed_the_places_while_half_of_th
 def test_two_processes_share_the_rate(counting, name):
     two_processes(PREFECT_API_URL.value(), counting, f"RateLimit(6, name={name!r})")
     # 2.5 s where they were allowed, less where they arrive; half of that if each process had its own rate.
-    assert counting.times[-1] - counting.times[0] >= 1.7
+    times = [visit.began for visit in counting.visits]
+    assert max(times) - min(times) >= 1.7
     with get_client(sync_client=True) as client:
         assert client.read_global_concurrency_limit_by_name(f"rate-limit:{name}").limit == 1
 

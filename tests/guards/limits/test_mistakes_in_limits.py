@@ -20,7 +20,6 @@ def generator():
 MISTAKES = [
     (lambda: Bulkhead(), "Bulkhead needs max_concurrent: write Bulkhead(max_concurrent=...)"),
     (lambda: Bulkhead(0), "max_concurrent=0): write at least 1"),
-    (lambda: Bulkhead(True), "max_concurrent=True): write a whole number"),
     (lambda: Bulkhead(2.5), "max_concurrent=2.5): write a whole number"),
     (lambda: Bulkhead(2, max_wait=-1), "Bulkhead(max_wait=-1): write at least 0"),
     (
@@ -38,18 +37,13 @@ MISTAKES = [
     (lambda: Bulkhead(2).call(lambda: an_async_function()), "is async: write `await limit.acall(...)`"),
     (lambda: RateLimit(), "RateLimit needs calls: write RateLimit(calls=...)"),
     (lambda: RateLimit(0), "calls=0): write at least 1"),
-    (lambda: RateLimit(5, burst=0), "RateLimit(burst=0): write at least 1"),
     (lambda: RateLimit(5, per=0), "write at least 0.001"),
-    (lambda: RateLimit(5, per="x"), "RateLimit(per): 'x' is not a duration: write 30 (seconds)"),
     (lambda: RateLimit(5, per=float("nan")), "nan is not a duration"),
-    (lambda: RateLimit(5, max_wait=-1), "RateLimit(max_wait=-1): write at least 0"),
-    (lambda: RateLimit(5, period=1), "RateLimit has no option 'period'; did you mean 'per'?"),
     (lambda: RateLimit(5, name="a:{b}").call(int), "is a template: call .bind({'b': ...}) first"),
     (lambda: Hedge(), "Hedge needs after: write Hedge(after=...)"),
     (lambda: Hedge(after=-1), "Hedge(after=-1): write at least 0"),
     (lambda: Hedge(1, max=0), "Hedge(max=0): write at least 1"),
     (lambda: Hedge(1, maximum=2), "Hedge has no option 'maximum'; did you mean 'max'?"),
-    (lambda: Hedge("soon"), "'soon' is not a duration"),
     (lambda: Hedge(1).call(asyncio.sleep, 0), "sleep is async: write `await Hedge(...).acall(...)`"),
     (
         lambda: resilient(hedge=Hedge(1))(generator),
@@ -65,7 +59,6 @@ MISTAKES = [
     ),
     (lambda: AdaptiveLimit(initial=0), "AdaptiveLimit(initial=0): write at least 1"),
     (lambda: AdaptiveLimit(minimum=30), "(initial=20, minimum=30, maximum=200): write minimum <= initial"),
-    (lambda: AdaptiveLimit(maximum=10), "(initial=20, minimum=1, maximum=10): write minimum <= initial"),
     (lambda: AdaptiveLimit(name="llm"), "has no option 'name'; write one of initial, max_wait, maximum, min"),
     (lambda: AdaptiveLimit(max_concurrent=3), "AdaptiveLimit has no option 'max_concurrent'"),
 ]

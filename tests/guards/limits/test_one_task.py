@@ -156,7 +156,6 @@ async def test_an_overdue_step_that_comes_to_something_hands_it_on():
 
 async def test_a_step_that_cannot_be_cancelled_is_left_alone(monkeypatch, caplog):
     monkeypatch.setattr(stream, "PATIENCE", 0.05)
-    monkeypatch.setattr("prefect_resilience.guards.timeouts.stream.PATIENCE", 0.05)
     done = asyncio.Event()
 
     async def shielded():

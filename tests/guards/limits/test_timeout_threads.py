@@ -213,7 +213,6 @@ def test_importing_starts_no_thread_and_an_abandoned_call_does_not_hang_the_exit
     assert time.monotonic() - start < 30
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_has_threads_of_its_own():
     assert call_with_deadline(int, ("3",), {}, 5) == 3
     pid = os.fork()

@@ -171,15 +171,6 @@ def test_idle_children_end(monkeypatch):
     pool.close()
 
 
-def test_an_idle_child_that_was_killed_is_replaced(pool):
-    first = pid_of_call()
-    (child,) = (child for child in pool.living if child.process.pid == first)
-    os.kill(first, signal.SIGKILL)
-    wait_until(lambda: child.process.poll() is not None)
-    assert pid_of_call() != first
-    assert str(first) not in child_pids()
-
-
 def test_a_child_that_cannot_start_fails_the_call(pool, monkeypatch):
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
     with pytest.raises(ProcessDied, match="the child process of 'getpid' ended with exit code 1"):
