@@ -88,8 +88,8 @@ class CircuitBreaker(Guarding):
             )
         if not isinstance(cast("Any", name), str):
             raise ConfigurationError(f"CircuitBreaker({name!r}): write the circuit's name first, as in 'llm'")
-        given = locals()
-        options = {key: given[key] for key, default in _defaults().items() if given[key] is not default}
+        written = locals()
+        options = {key: written[key] for key, default in _defaults().items() if written[key] is not default}
         self._prepare(name, circuit_policy(name, options), store, literal=False)
 
     @classmethod

@@ -107,13 +107,13 @@ def find_batches(
     that are settled. Without `since`, the Prefect API is not asked for runs. Raises StoreUnavailable.
     """
     ledger, counts = open_ledger(store), BatchCounts()
-    found = _bad_ends(since) if since is not None else Batches()
+    failed = _bad_ends(since) if since is not None else Batches()
     is_large = next(islice(_effects(ledger, PREFIX), EFFECTS_READ, None), None) is not None
     left_out = not every and not only_open and is_large
     batches = open_batches(ledger, counts) if only_open or left_out else each_batch(ledger)
-    with_runs = _with_runs(ledger, batches, found.runs)
+    with_runs = _with_runs(ledger, batches, failed.runs)
     wanted = (batch for batch in with_runs if batch.open or not only_open)
-    return replace(found, batches=in_order(counts.counting(wanted), limit), counts=counts, left_out=left_out)
+    return replace(failed, batches=in_order(counts.counting(wanted), limit), counts=counts, left_out=left_out)
 
 
 def _bad_ends(since: datetime) -> Batches:
