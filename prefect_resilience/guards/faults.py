@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from prefect_resilience.base.drive import Invoke, Steps, adrive, drive
 from prefect_resilience.base.naming import UNSET
@@ -58,14 +58,9 @@ class Injection(Policy):
     times: int | None = Field(default=None, ge=1)
     seed: int | None = None
 
-    @field_validator("fault")
-    @classmethod
-    def _can_be_raised(cls, value: Any) -> Any:
-        error_of(value)
-        return value
-
     @model_validator(mode="after")
     def _does_something(self) -> Injection:
+        error_of(self.fault)
         if self.latency is None and self.fault is None and self.outcome is NOTHING:
             raise ValueError("Injection does nothing: write latency=, fault= or outcome=")
         if self.fault is not None and self.outcome is not NOTHING:

@@ -61,11 +61,6 @@ def resilient(number: int) -> int:
     return number
 
 
-@task
-async def awaited() -> int:
-    return 1
-
-
 @task(persist_result=True)
 def cached() -> int:
     return 7
@@ -132,20 +127,6 @@ def test_each_task_run_of_a_resilient_flow_is_noted() -> None:
     assert states == {"Completed": 7, "Failed": 1, "Cached": 1}
     assert retries == 1
     assert outputs == [1, 2, "a value", 1, 2, 3, 7, 7]
-
-
-@pytest.mark.api
-async def test_so_is_an_async_one() -> None:
-    @resilient_flow
-    async def asynchronous() -> Any:
-        await awaited()
-        context = FlowRunContext.get()
-        assert context is not None
-        assert context.flow_run is not None
-        noted = notes.last_notes(str(context.flow_run.id))
-        return None if noted is None else dict(+noted.states)
-
-    assert await asynchronous() == {"Completed": 1}
 
 
 @pytest.mark.api

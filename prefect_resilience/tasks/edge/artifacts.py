@@ -126,21 +126,16 @@ def markdown_of(circuits: Iterable[CircuitSnapshot], now: datetime) -> str:
 
 def _row(circuit: CircuitSnapshot) -> str:
     details = [text for text in (circuit.reason, circuit.last_error) if text and circuit.state != "closed"]
+    state = circuit.state.replace("_", " ")
     cells = (
         code(fit_text(circuit.name, LONGEST_NAME)),
-        _state(circuit.state),
+        state if state == "closed" else f"**{state}**",  # no signs: some fonts lack them
         f"{circuit.window_failures} of {circuit.window_calls}",
         utc_text(circuit.opened_at if circuit.state != "closed" else None),
         utc_text(circuit.retry_at),
         code(fit_text("; ".join(details), LONGEST_REASON)) if details else "",
     )
     return f"| {' | '.join(cells)} |"
-
-
-def _state(state: str) -> str:
-    """The state in words, bold unless closed. The table uses no signs, because some fonts lack them."""
-    words = state.replace("_", " ")
-    return words if state == "closed" else f"**{words}**"
 
 
 def write_circuits_table() -> list[CircuitSnapshot]:

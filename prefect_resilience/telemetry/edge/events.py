@@ -46,11 +46,6 @@ class AtATerminal:
     events: list[Event] = field(default_factory=list["Event"])
     trouble: str | None = None
 
-    def add(self, fields: dict[str, Any]) -> None:
-        from prefect.events import Event
-
-        self.events.append(Event(**fields))
-
 
 _at_a_terminal: ContextVar[AtATerminal | None] = ContextVar("prefect_resilience_at_a_terminal", default=None)
 
@@ -133,9 +128,9 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any], whole: W
     with suppress(Exception):  # an event that cannot be sent must not fail the work
         content, shown = fit(whole() if whole else payload), fit_text(name, NAME)
         resource = f"{kind}.{shown}"
-        if in_run:
-            from prefect.events import emit_event
+        from prefect.events import Event, emit_event
 
+        if in_run:
             labels = {f"{PREFIX}.{label}": str(content[label]) for label in LABELS if content.get(label)}
             named = {"prefect.resource.id": f"{PREFIX}.{resource}", "prefect.resource.name": shown}
             emit_event(
@@ -149,7 +144,8 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any], whole: W
             # No labels: automations that alert a person filter by them, and mean events of runs.
             run = payload.get("flow_run_id")
             related = {"flow-run": run} if run else {}
-            terminal.add(_event(happening, resource, shown, {"by": terminal.by, **content}, related))
+            fields = _event(happening, resource, shown, {"by": terminal.by, **content}, related)
+            terminal.events.append(Event(**fields))
 
 
 def announce_recoverable(flow_run: FlowRun) -> None:

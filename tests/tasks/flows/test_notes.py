@@ -6,8 +6,6 @@ import time
 import tracemalloc
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from prefect_resilience.durable.batches.run_passes import RunPass, Start
 from prefect_resilience.tasks.summaries.markdown import markdown
@@ -95,18 +93,6 @@ def test_only_who_asks_keeps_outputs():
     notes.begin("f", keeps_outputs=True)
     notes.begin("f")
     assert notes.last_notes("f").keeps_outputs
-
-
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
-@given(
-    st.recursive(
-        st.none() | st.integers() | st.text() | st.binary(max_size=50),
-        lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(), inner, max_size=20),
-        max_leaves=200,
-    )
-)
-def test_a_value_is_shown_within_bounds(value):
-    assert len(str(show(value))) < 60_000
 
 
 def test_a_value_that_is_cut_says_so():
