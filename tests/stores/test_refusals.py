@@ -9,23 +9,9 @@ import pytest
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import open_store
-from tests.stores_servers import PostgresServer, RedisServer
+from tests.stores_servers import RedisServer
 
 pytestmark = pytest.mark.slow
-
-
-def test_a_read_only_postgres_reads_and_does_not_write(own_postgres: PostgresServer) -> None:
-    store = open_store(own_postgres.url())
-    version = store.swap("key", 0, "kept")
-    own_postgres.stop()
-    own_postgres.start("-c", "default_transaction_read_only=on")
-    for operation in (lambda: store.swap("key", version, 1), lambda: store.delete("key", version)):
-        with pytest.raises(StoreUnavailable, match="read-only"):
-            operation()
-    assert store.scan("key")[0][1].value == "kept"
-    own_postgres.stop()
-    own_postgres.start()
-    assert store.swap("key", version, "on")
 
 
 @pytest.mark.parametrize(

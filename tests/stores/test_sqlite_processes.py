@@ -44,18 +44,3 @@ def test_a_locked_database_is_unavailable_after_a_bounded_wait(
     assert 0.2 < time.monotonic() - began < 30
     holder.communicate("\n")
     assert store.swap("key", version, 2)
-
-
-def test_what_was_written_survives_a_kill(python: Start, url: str) -> None:
-    code = (
-        "import sys, time; from prefect_resilience.stores import open_store\n"
-        "open_store(sys.argv[1]).swap('key', 0, 'kept'); print('written', flush=True); time.sleep(60)"
-    )
-    process = python(code, url)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "written\n"
-    process.kill()
-    process.wait()
-    found = open_store(url).load("key")
-    assert found is not None
-    assert found.value == "kept"

@@ -75,21 +75,6 @@ def test_a_damaged_document_is_unavailable_and_the_others_are_not(store: Store, 
         store.load("bad")
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full disk to try")
-def test_a_full_disk_is_unavailable(store: Store, path: Path) -> None:
-    version = store.swap("key", 0, 1)
-    # SQLite's own bound on the number of pages fails as a full disk does.
-    with store._connect().connection() as connection:  # type: ignore[attr-defined]
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count={pages}")
-    with pytest.raises(StoreUnavailable, match="full"):
-        store.swap("key", version, "x" * 1_000_000)
-    found = store.load("key")
-    assert found is not None
-    assert found.value == 1
-    assert store.swap("key", version, 2)
-
-
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_versions_grow_though_the_clock_is_set_back(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -244,21 +244,13 @@ def source_of(subject: Any) -> Source | None:
     qualname = getattr(fn, "__qualname__", "")
     if module is None or not qualname:
         return None
-    name = bound_name(module, subject, qualname, _same)
+    name = next((name for name, value in list(vars(module).items()) if value is subject), None)
+    if name is None and _same(attribute_at(module, qualname), subject):
+        name = qualname
     source = Source(module=module.__name__, qualname=name or qualname, file=getattr(module, "__file__", None))
     if name is None:
         _local_subjects[f"{source}|{_key(subject)}"] = subject
     return source
-
-
-def bound_name(
-    module: ModuleType, subject: Any, qualname: str, same: Callable[[Any, Any], bool]
-) -> str | None:
-    """The name by which a module has `subject`; else its qualified name, if `same` is found there."""
-    for name, value in list(vars(module).items()):
-        if value is subject:
-            return name
-    return qualname if same(attribute_at(module, qualname), subject) else None
 
 
 def _same(found: Any, subject: Any) -> bool:

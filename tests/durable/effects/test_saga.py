@@ -265,15 +265,6 @@ def test_a_compensation_that_fails_goes_to_a_person_and_the_others_are_made(rece
     assert receiver.taken["compensate:order:2"] == 1
 
 
-def test_a_task_with_verify_may_be_tried_again(receiver, shared):
-    in_batch("b", sending(parts.undo_send_asked), 1)
-    parts.troubles["1"] = [ConnectionResetError()]
-    report = rollback("b")
-    assert keys(report.compensated) == ["order:1"]
-    assert undone() == [1]
-    assert receiver.taken["compensate:order:1"] == 1
-
-
 def test_a_compensation_that_is_gone(shared, monkeypatch):
     in_batch("b", parts.send, 1)
     kept = parts.undo_send

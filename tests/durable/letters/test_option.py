@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import cloudpickle
@@ -79,34 +78,19 @@ def _runner(name: str) -> Any:
     return DaskTaskRunner(cluster_kwargs=cluster)
 
 
-def test_async_tasks_generators_and_methods() -> None:
-    @resilient_task(dead_letter=True, retry=None)
-    async def coroutine(message: str) -> None:
-        fails(message)
-
+def test_generators() -> None:
     @resilient_task(dead_letter=True, retry=None)
     def generator(message: str) -> Any:
         yield "first"
         fails(message)
 
-    class Mailer:
-        @resilient_task(dead_letter=True, retry=None)
-        def mail(self, message: str) -> None:
-            fails(message)
-
-    @flow
-    async def awaiting() -> None:
-        await coroutine("coroutine", return_state=True)
-
     @flow
     def reading() -> None:
         with pytest.raises(ConnectionError):
             list(generator("generator"))
-        Mailer().mail("method", return_state=True)
 
-    asyncio.run(awaiting())
     reading()
-    assert messages() == ["coroutine", "generator", "method"]
+    assert messages() == ["generator"]
 
 
 # -- where the option is written

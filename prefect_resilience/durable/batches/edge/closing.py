@@ -83,7 +83,9 @@ def close_left_behind(
     """
     until = time.monotonic() + within
     of_run = {"id": {"any_": [flow_run.id]}}
-    unfinished = [_as_unfinished(run) for run in _read_unfinished(client, of_run, MOST_OF_A_RUN)]
+    runs = _read_unfinished(client, of_run, MOST_OF_A_RUN)
+    # The API may not know a state yet.
+    unfinished = [_as_unfinished(run, run.state) for run in runs if run.state is not None]
     if not unfinished:
         return Closed()
     passes = passes_of(states_of(client, flow_run.id), run_count=flow_run.run_count)
@@ -125,11 +127,7 @@ def _read_unfinished(client: SyncPrefectClient, flow_runs: dict[str, Any], most:
     return pages(partial(client.read_task_runs, **of_runs, sort=TaskRunSort.EXPECTED_START_TIME_DESC), most)
 
 
-def _as_unfinished(run: TaskRun) -> UnfinishedRun:
-    state = run.state
-    created = run.expected_start_time or run.created
-    if state is None:  # the API does not know its state yet
-        return UnfinishedRun(str(run.id), "", "", created.timestamp() if created else 0.0, elsewhere=True)
+def _as_unfinished(run: TaskRun, state: State[Any]) -> UnfinishedRun:
     details = state.state_details
     return UnfinishedRun(
         id=str(run.id),

@@ -66,7 +66,8 @@ def find_run(batch_id: str, flow_run_id: str | None = None, *, by_name: bool = F
     if not run_id:
         return None
     with _asking() as client, suppress(ObjectNotFound):
-        root = _root(client, client.read_flow_run(run_id))
+        run = client.read_flow_run(run_id)
+        root = [run, *runs_above(client, run)][-1]
         return _batch_run(root, stranded=is_stranded(client, root))
     return None
 
@@ -114,10 +115,6 @@ def run_again(run_id: UUID, at: float | None, why: str) -> str | None:
 
 
 _asking = partial(asking, ApiUnavailable, "the Prefect API is unavailable", (ObjectNotFound,))
-
-
-def _root(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
-    return [run, *runs_above(client, run)][-1]
 
 
 def _batch_run(run: FlowRun, *, stranded: bool = False) -> BatchRun:

@@ -16,7 +16,7 @@ from prefect_resilience.durable.batches.audit import ARCHIVES, AUDITS, Audit
 from prefect_resilience.durable.batches.decisions import ApiUnavailable, BatchRun
 from prefect_resilience.durable.batches.edge.status import COUNTED, BatchSummary, newest_copies, state_of
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
-from prefect_resilience.durable.effects.model import EffectDocument, EffectState
+from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.stores.base import Store, scan_all
 
 EFFECTS_READ = 10_000
@@ -239,7 +239,9 @@ def _summary(ledger: Ledger, batch_id: str, effects: Iterable[EffectDocument]) -
     for document in effects:
         if "compensates" in document:
             continue
-        states[_state_to_count(document, ledger.is_busy(document))] += 1
+        busy = ledger.is_busy(document)
+        state = state_of(document, busy)
+        states[("intended" if busy else "unknown") if state == "compensating" else state] += 1
         first_at = min(first_at, document["first_at"])
         last_at = max(last_at, document["settled_at"] or document["intended_at"])
         if newest is None or document["intended_at"] > newest["intended_at"]:
@@ -256,10 +258,3 @@ def _summary(ledger: Ledger, batch_id: str, effects: Iterable[EffectDocument]) -
         abandoned_at=abandoned_at if abandoned_at and abandoned_at >= newest["intended_at"] else None,
         flow_run_id=newest.get("flow_run_id"),
     )
-
-
-def _state_to_count(document: EffectDocument, busy: bool) -> EffectState:
-    state = state_of(document, busy)
-    if state == "compensating":
-        return "intended" if busy else "unknown"
-    return state

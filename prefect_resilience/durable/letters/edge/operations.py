@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 from prefect import flow, tags
 from prefect.blocks.system import Secret
@@ -124,7 +124,8 @@ def replay_dead_letters(
     else:
         queue = queue_of()
         chosen = choose(queue, letters, None, task, since, limit)
-        values = {path: _secret(name) for path, name in (secrets or {}).items()}
+        load: Any = Secret.load
+        values = {path: str(load(name, _sync=True).get()) for path, name in (secrets or {}).items()}
         despite_run = force and letters is not None and len(letters) == 1
         how = Replaying(queue, rate, force, values, despite_run=despite_run)
     progress = how.progress
@@ -159,8 +160,3 @@ def purge_dead_letters(
     ids = [letter.id for letter in gone]
     get_run_logger().info("Dead letters %s: %d", "to be removed" if dry_run else "removed", len(ids))
     return ids
-
-
-def _secret(block: str) -> str:
-    loaded: Any = cast("Any", Secret.load)(block, _sync=True)
-    return str(loaded.get())
