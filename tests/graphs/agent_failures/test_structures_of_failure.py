@@ -12,7 +12,6 @@ from prefect_resilience import (
     Backoff,
     ErrorContext,
     FailureReason,
-    NoProgress,
     ResourceExhausted,
     Retry,
     SubtaskError,
@@ -54,17 +53,6 @@ def test_resource_exhaustion(mode, resource):
         "message": f"{resource} exhausted: 12 used of 10",
         "details": {"partialOutput": "half a sentence"},
     }
-
-
-def test_progress_failure(mode):
-    def work():
-        iterate(lambda: {"draft": "the same"}, lambda value: False, 9)
-
-    error, told = failure_of(mode, mode.task(work))
-    assert isinstance(error, NoProgress)
-    assert (told["type"], told["reason"]) == ("TASK_FAILURE", "execution_halted")
-    assert told["details"]["rounds"] == 3
-    assert [each["round"] for each in told["details"]["iteration_history"]] == [1, 2, 3]
 
 
 @pytest.mark.requirement("001.11")

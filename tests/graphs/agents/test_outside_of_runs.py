@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -19,7 +18,6 @@ from prefect_resilience import (
     ResourceExhausted,
     Retry,
     TaskFailure,
-    Timeout,
     error_context,
     keep_partial,
     last_violations,
@@ -166,17 +164,6 @@ def test_a_run_inside_an_agent_has_notes_of_its_own(monkeypatch):
         return [inner(), keep_partial("after")]
 
     assert AgentChain("builder", agents={"builder": build}).call("x").value == [None, "after"]
-
-
-@pytest.mark.slow
-def test_what_was_kept_in_a_process_that_is_killed_is_there(warm_children):
-    def build(spec):
-        keep_partial([*(previous_partial() or []), spec])
-        time.sleep(60)
-
-    within = resilient_task(retry=TWICE, timeout=Timeout(2, mode="process"))(build)
-    chain = AgentChain("b", [lambda spec, error: error.partial_output.content], agents={"b": within})
-    assert chain.call("x").value == ["x", "x"]
 
 
 def test_a_repair_is_told_what_was_wrong(mode):

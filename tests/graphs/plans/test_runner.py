@@ -322,12 +322,9 @@ def test_the_flow_run_is_named_after_the_plan(tmp_path: Any) -> None:
         ({"tasks": [node("a")], "name": "A name", "intent": "x"}, "A name"),
         ({"tasks": [node("a")], "intent": "An  intent"}, "An intent"),
         (Plan(name="Made in Python", tasks=(Node(id="a", type="echo"),)), "Made in Python"),
-        (tmp_path / "nightly.json", "nightly"),
         (str(tmp_path / "nightly.json"), "nightly"),
         (tmp_path / "named.yaml", "Drug labels"),
-        (str(tmp_path / "named.yaml"), "Drug labels"),
         ('{"name": "In a text", "tasks": [{"id": "a", "type": "echo"}]}', "In a text"),
-        ('{"tasks": [{"id": "a", "type": "echo"}]}', "plan"),
     ]
     with get_client(sync_client=True) as client:
         for source, name in cases:
