@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prefect.flow_engine import FlowRunTimeoutError
-from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pending, Running, State
+from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 from prefect.task_engine import TaskRunTimeoutError
 
 from prefect_resilience import (
@@ -168,7 +168,6 @@ def test_shapes_of_other_clients() -> None:
 STATES: list[tuple[State[Any], C, str]] = [
     (Crashed(message="died"), C.AGENT_CRASH, "CRASHED"),
     (Cancelled(), C.CANCELLED, "CANCELLED"),
-    (Cancelling(), C.CANCELLED, "CANCELLED"),
     (Failed(name="TimedOut", message="x"), C.TIMEOUT, "TIMEOUT"),
     (Failed(data=with_status(503)), C.UNAVAILABLE, "503"),
     (Failed(data=Failed(data=TimeoutError())), C.TIMEOUT, "TIMEOUT"),
@@ -181,9 +180,7 @@ STATES: list[tuple[State[Any], C, str]] = [
     (Failed(message="Task run encountered an exception ConnectionError: x"), C.NETWORK, "NETWORK_ERROR"),
     (Failed(message="nothing known"), C.UNEXPECTED, "Failed"),
     (Failed(data=[Completed()], message="1/1 states failed."), C.UNEXPECTED, "Failed"),
-    (Failed(data={"a": 1}), C.UNEXPECTED, "Failed"),
     (Running(), C.UNEXPECTED, "Running"),
-    (Pending(), C.UNEXPECTED, "Pending"),
 ]
 
 
@@ -240,12 +237,10 @@ TEXTS = [
     ("HTTP/1.1 429 Too Many Requests", C.RATE_LIMIT, "429"),
     ("server answered with status code 404", C.NOT_FOUND, "404"),
     ("Error code: 401 - {'error': 'x'}", C.AUTH, "401"),
-    ("rate limit reached", C.RATE_LIMIT, "429"),
     ("the request timed out", C.TIMEOUT, "TIMEOUT"),
     ("httpx.ReadTimeout", C.TIMEOUT, "TIMEOUT"),
     ("requests.exceptions.ConnectionError: x", C.NETWORK, "NETWORK_ERROR"),
     ("FileNotFoundError: [Errno 2] x", C.NOT_FOUND, "FileNotFoundError"),
-    ("Connection refused", C.NETWORK, "NETWORK_ERROR"),
     ("prompt is too long: 9 > 8", C.OVERFLOW, "context_length_exceeded"),
     ("You exceeded your current quota", C.RESOURCE_EXHAUSTED, "insufficient_quota"),
     ("deadlock detected", C.UNAVAILABLE, "unexpected"),

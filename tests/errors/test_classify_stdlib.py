@@ -8,7 +8,6 @@ import errno
 import http.client
 import json
 import os
-import signal
 import smtplib
 import socket
 import subprocess
@@ -161,13 +160,3 @@ def test_an_open_circuit_says_when_to_ask_again() -> None:
     assert info.details["circuit"] == "llm:x"
     assert classify(CircuitOpenError("x")).retry_after is None
     assert classify(CircuitOpenError("x", -1)).retry_after == 0.0
-
-
-def test_a_signal_is_named() -> None:
-    class TerminationSignal(BaseException):
-        __module__ = "prefect.exceptions"
-        signal = None
-
-    assert classify(TerminationSignal()).code == "TerminationSignal"
-    TerminationSignal.signal = signal.SIGTERM
-    assert classify(TerminationSignal()).code == "SIGTERM"

@@ -113,11 +113,6 @@ def test_what_an_error_carries_decides(error: BaseException, category: C, wait: 
     assert (info.category, info.retry_after) == (category, wait)
 
 
-def test_what_will_not_be_there_tomorrow_is_not_asked_again() -> None:
-    info = classify(made("shop.Failure", "x", status_code=501))
-    assert (info.category, info.retryable) == (C.SERVER_ERROR, False)
-
-
 def test_a_nearer_name_corrects_the_base() -> None:
     base = type(made("aiormq.exceptions.AMQPConnectionError", "x"))
     refused = type("AuthenticationError", (base,), {"__module__": "aiormq.exceptions"})

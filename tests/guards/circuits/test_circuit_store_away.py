@@ -88,17 +88,6 @@ def test_failures_are_merged_when_it_is_back(breaker: CircuitBreaker, store: Any
     assert other.state == "closed"
 
 
-def test_what_a_process_found_out_before_it_ever_saw_the_store_is_merged(
-    breaker: CircuitBreaker, store: Any
-) -> None:
-    store.away = True
-    trip(breaker)
-    store.away = False
-    rested()
-    assert breaker.snapshot().state == "open"
-    assert [s.state for s in get_circuits(store)] == ["open"]
-
-
 def test_the_store_wins_where_it_has_moved_on(breaker: CircuitBreaker, store: Any) -> None:
     breaker.call(int)
     # Another process, by its own link to the same documents.

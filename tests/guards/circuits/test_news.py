@@ -129,13 +129,6 @@ def test_a_call_while_following_asks_nothing(url: str) -> None:
         assert asked == 0
 
 
-def test_the_thread_ends_with_the_circuits(url: str) -> None:
-    following(url)
-    assert any("circuit-news" in thread.name for thread in threading.enumerate())
-    forget_circuits()
-    wait_until(lambda: not any("circuit-news" in thread.name for thread in threading.enumerate()))
-
-
 def test_one_thread_for_many_circuits(redis_url: str) -> None:
     breakers = [CircuitBreaker(f"many {number}", store=redis_url, **POLICY) for number in range(20)]
     for breaker in breakers * 2:

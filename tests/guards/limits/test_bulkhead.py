@@ -75,18 +75,6 @@ def test_no_place_in_time(max_wait):
     assert bulkhead.call(int) == 0  # and nothing was lost
 
 
-async def test_a_cancelled_caller_gives_up_its_turn():
-    bulkhead = Bulkhead(1)
-    async with bulkhead:
-        first = asyncio.create_task(bulkhead.acall(asyncio.sleep, 0))
-        second = asyncio.create_task(bulkhead.acall(asyncio.sleep, 0, "second"))
-        await asyncio.sleep(0.01)
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-    assert await asyncio.wait_for(second, 10) == "second"
-
-
 async def test_a_caller_cancelled_as_its_turn_comes_passes_the_place_on():
     bulkhead = Bulkhead(1)
     ticket = await adrive(bulkhead.acquire())

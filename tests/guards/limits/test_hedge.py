@@ -229,13 +229,6 @@ def test_the_loser_keeps_its_place_until_it_ends(first, second, answer):
     wait_until(lambda: line.in_line("bulkhead:room") == 0)
 
 
-def test_no_other_call_without_a_free_place():
-    script = Script((0.1, "first"), (0, "second"))
-    guarded = resilient(retry=None, limits=Bulkhead(1), hedge=Hedge(0.01))(lambda: script())
-    assert guarded() == "first"
-    assert script.calls == 1
-
-
 def test_an_attempt_that_is_over_makes_no_more_calls():
     script = Script((LONG, "late"))
     slow = resilient(retry=None, timeout=Timeout(0.05, mode="thread"), hedge=Hedge(0.15))(lambda: script())

@@ -224,21 +224,6 @@ async def test_a_group_that_is_open_may_be_closed_but_not_hide_an_error():
     assert [type(error) for error in caught.value.exceptions] == [KeyError]
 
 
-async def test_closing_is_bounded(monkeypatch, caplog):
-    monkeypatch.setattr("prefect_resilience.guards.timeouts.stream.PATIENCE", 0.05)
-
-    async def slow():
-        try:
-            yield 1
-        finally:
-            await asyncio.sleep(LONG)
-
-    source = aiterate_with_deadline(slow(), None, 0.01)
-    await anext(source)
-    await source.aclose()
-    assert "'slow' was cancelled while it cleaned up" in caplog.text
-
-
 def test_the_end_of_the_loop_ends_it():
     """Also of one that was left in the middle, and does not let itself be cancelled."""
     left = []

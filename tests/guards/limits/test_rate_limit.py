@@ -184,18 +184,6 @@ def test_a_wait_that_is_known_to_be_too_long_is_refused_at_once():
     assert (caught.value.name, caught.value.calls, caught.value.per) == ("slow", 1, 60)
 
 
-async def test_those_in_line_are_counted():
-    limit = RateLimit(1, per=60, max_wait=210)
-    first = [asyncio.create_task(limit.acall(asyncio.sleep, 0)) for _ in range(4)]
-    await asyncio.sleep(0)
-    with pytest.raises(RateLimitedError) as caught:
-        await limit.acall(asyncio.sleep, 0)
-    assert 210 < caught.value.retry_after <= 240
-    for task in first:
-        task.cancel()
-    await asyncio.gather(*first, return_exceptions=True)
-
-
 async def test_a_cancelled_caller_leaves_no_gap():
     limit = RateLimit(20)
     await limit.acall(asyncio.sleep, 0)

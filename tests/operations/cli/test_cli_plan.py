@@ -135,14 +135,6 @@ def test_what_is_no_plan_is_one_mistake_in_a_line(cli: Any, data: str | bytes) -
     assert done.out.count("\n") == 1
 
 
-def test_a_file_that_is_no_text(cli: Any, folder: Path) -> None:
-    (folder / "binary.json").write_bytes(bytes(range(256)))
-    done = cli("plan", "validate", "binary.json")
-    assert done.code == 1
-    assert done.out.startswith("binary.json: ")
-    assert done.out.count("\n") == 1
-
-
 # -- graph
 
 
