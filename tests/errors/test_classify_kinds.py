@@ -9,7 +9,6 @@ from typing import Any
 import botocore.exceptions
 import httpx
 import pytest
-import urllib3
 from google.api_core import exceptions as google
 from prefect.states import Failed
 
@@ -179,13 +178,6 @@ def test_an_exception_that_says_when_to_come_back() -> None:
 )
 def test_the_exception_in_a_state_s_message(message, category) -> None:
     assert classify(Failed(message=message)).category is category
-
-
-def test_retries_that_were_used_up_on_answers() -> None:
-    exhausted = urllib3.exceptions.MaxRetryError(
-        None, "/", urllib3.exceptions.ResponseError("too many 503 error responses")
-    )  # type: ignore[arg-type]
-    assert classify(exhausted).retryable
 
 
 def test_sdks_that_set_no_cause() -> None:

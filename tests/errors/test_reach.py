@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC
 
-import httpx
 import pytest
 
 from prefect_resilience import (
@@ -124,12 +123,6 @@ def test_nothing_else_is_found(where, entry):
 def test_base_classes_by_class_and_by_name(entry):
     group = ExceptionGroup("all", [raised(Busy(), Marked())])
     assert Retry(retry_on=entry).decide(classify(group), 1, exception=group).retry
-
-
-@pytest.mark.parametrize("entry", ["httpx.ConnectError", "httpx.TransportError", httpx.NetworkError], ids=str)
-def test_classes_of_libraries(entry):
-    error = raised(Busy(), httpx.ConnectError("refused"))
-    assert Retry(retry_on=entry).decide(classify(error), 1, exception=error).retry
 
 
 @pytest.mark.parametrize(

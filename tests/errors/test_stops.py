@@ -148,10 +148,3 @@ def test_an_answer_that_failed(answer, category):
     with pytest.raises(StreamCut, match="the answer failed") as caught:
         ensure_complete(answer)
     assert classify(caught.value).category.value == category
-
-
-def test_the_text_of_an_answer_that_was_filtered():
-    for answer in (completion("content_filter"), ChatCompletion.model_validate(completion("content_filter"))):
-        with pytest.raises(StreamCut) as caught:
-            ensure_complete(answer)
-        assert caught.value.partial_output == "half a sentence"

@@ -61,7 +61,6 @@ SERVICES = {
     "more than the most": ([Service(400)], 200, 200),
     "the capacity halves": ([Service(40), Service(20)], 20, 27),
     "the capacity doubles": ([Service(40), Service(80)], 80, 90),
-    "it halves and returns": ([Service(40), Service(20), Service(40)], 40, 48),
     "servers become slower": ([Service(40), Service(40, 0.2)], 40, 50),
     "the way becomes longer": ([Service(40), Service(40, delay=0.1)], 80, 92),
     "it refuses what is too much": ([Service(40, refuses=True)], 32, 42),

@@ -255,7 +255,6 @@ DANGERS = {
     "cursor.execute(SQL + order)": "each retry repeats cursor.execute()",
     "connection.execute(text('INSERT INTO t VALUES (1)'))": "each retry repeats text()",
     "connection.execute(insert(table).values(1))": "each retry repeats insert()",
-    "connection.execute(table.insert().values(1))": "each retry repeats table.insert()",
     "with Session(engine) as s: s.add(order); s.commit()": "each retry repeats s.add()",
     "self.session.add(order)": "each retry repeats self.session.add()",
     "Order.objects.create(id=order)": "each retry repeats Order.objects.create()",
@@ -265,10 +264,8 @@ DANGERS = {
     "sess.add(order)": "each retry repeats sess.add()",
     "connection.commit()": "each retry repeats connection.commit()",
     "frame.to_sql('t', engine, if_exists='append')": "each retry repeats frame.to_sql()",
-    "frame.write_database('t', if_table_exists='append')": "each retry repeats frame.write_database()",
     "frame.to_csv('f', mode='a')": "each retry repeats frame.to_csv()",
     "frame.write.mode('append').save('f')": "each retry repeats frame.write.mode()",
-    "collection.insert_many(order)": "each retry repeats collection.insert_many()",
     "open('f', 'ab').write(order)": "each retry repeats open()",
     "send(order)": "each retry repeats httpx.put_record() in send()",
     "pool.map(send, order)": "each retry repeats httpx.put_record() in send()",
@@ -295,10 +292,8 @@ HARMLESS = [
     "open('a').read()",
     "with requests.Session() as s: s.add(order)",
     "post(order)",
-    "text('SELECT 1')",
     "openai.OpenAI(max_retries=0)",
     "requests.adapters.HTTPAdapter()",
-    "requests.get('u', timeout=3)",
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from prefect_resilience.operations.tuning.record import RecordedAttempt, RecordedRun, RecordedTask
 from prefect_resilience.operations.tuning.service_calls import UP, ServiceCalls, calls_of
-from tests.operations.tuning.worlds import BEGINS, HOUR, Trouble, TrueService, World, live, outages
+from tests.operations.tuning.worlds import BEGINS, TrueService, World, live, outages
 
 OPTIONS: dict[str, Any] = {"retry": {"attempts": 3}, "timeout": 3.0, "circuit": {"name": "service"}}
 
@@ -42,15 +42,6 @@ def test_outages_are_found_where_they_are(kind: Any) -> None:
         assert one.low <= one.high
         assert one.high - BEGINS <= true.ends + 2500
         assert one.ended
-
-
-def test_an_outage_in_which_some_calls_succeed_is_one() -> None:
-    trouble = Trouble(50 * HOUR, 52 * HOUR, "503", 0.6)
-    service = lived(TrueService(blip=0.01, troubles=(trouble,)), circuit=None)
-    assert service.outages
-    inside = [one for one in service.outages if trouble.begins <= one.start - BEGINS <= trouble.ends]
-    assert inside == service.outages
-    assert sum(one.low - one.start for one in inside) > 0.6 * (trouble.ends - trouble.begins)
 
 
 @pytest.mark.parametrize(("blip", "stuck"), [(0.01, 0.0), (0.1, 0.0), (0.005, 0.1)])

@@ -111,15 +111,6 @@ def test_a_slow_success_is_as_slow_when_a_shorter_timeout_repeats_it() -> None:
     assert short["seconds"] == pytest.approx(27.0 + 30 * 5.0, rel=0.1)
 
 
-def test_a_weight_counts_as_so_many_runs() -> None:
-    period, _ = live(HOPELESS, 1)
-    (task,) = period.tasks
-    light = figures(calls_of([task], period.until), ALWAYS)
-    heavy_runs = tuple(replace(one, weight=2.0) for one in task.runs)
-    heavy = calls_of([RecordedTask("ask", heavy_runs, task.options)], period.until)
-    assert figures(heavy, ALWAYS) == pytest.approx({name: 2 * number for name, number in light.items()})
-
-
 def test_figures_lie_in_the_part_in_which_the_run_began() -> None:
     service = quiet(*(run(100.0 * number, "") for number in range(300)))
     borders = np.array([0.0, 10_000.0, 20_000.0, 30_000.0])
