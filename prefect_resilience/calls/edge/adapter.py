@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import requests
@@ -50,8 +49,8 @@ class ResilientAdapter(HTTPAdapter):
         `ResilientTransport`. All other options are those of `requests.adapters.HTTPAdapter`, except
         `max_retries`.
 
-    Inside an effect, the requests are not recorded as evidence, as they are with httpx. Raises
-    ConfigurationError for a wrong option.
+    A body that is a file or a generator is sent once. Inside an effect, the requests are not recorded as
+    evidence, as they are with httpx. Raises ConfigurationError for a wrong option.
     """
 
     def __init__(
@@ -104,10 +103,7 @@ class ResilientAdapter(HTTPAdapter):
             request.method or "GET",
             url.netloc.rpartition("@")[2],
             url.path or "/",
-            # With a timeout, a call that was abandoned may still read the file.
-            repeatable=request.body is None
-            or isinstance(request.body, bytes | str)
-            or (sending.begins_at is not None and self._guard.timeout is None),
+            repeatable=request.body is None or isinstance(request.body, bytes | str),
             has_key=HEADER in request.headers,
             methods=self._methods,
             close=_close,
@@ -122,7 +118,6 @@ class ResilientAdapter(HTTPAdapter):
             sending.request.headers[HEADER] = effect.sent_key
 
         def send(_: int) -> requests.Response:
-            sending.rewind()
             return super(ResilientAdapter, self).send(sending.request, *sending.args, **sending.kwargs)
 
         return drive(send_attempt(exchange, send, _judge, threaded=self._guard.timeout is not None))
@@ -130,7 +125,6 @@ class ResilientAdapter(HTTPAdapter):
     def _to(self, base: BaseURL) -> Any:
         def send(exchange: Exchange, _: Any) -> requests.Response:
             sending: _Sending = exchange.request
-            sending.rewind()
             request = sending.request.copy()
             request.url = base.url_for(request.url or "")
             request.headers = type(request.headers)(base.headers_for(_texts(request.headers)))
@@ -140,29 +134,16 @@ class ResilientAdapter(HTTPAdapter):
         return send
 
 
-class _Sending:
+class _Sending(NamedTuple):
     """A request, and how the session wants it to be sent."""
 
-    def __init__(
-        self, request: requests.PreparedRequest, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
-        self.request = request
-        self.args = args
-        self.kwargs = kwargs
-        body = request.body
-        self.begins_at: int | None = None
-        """Where a body that can be sent again, such as a file, begins."""
-        with suppress(Exception):  # reading the user's objects may raise anything
-            self.begins_at = cast("Any", body).tell() if cast("Any", body).seekable() else None
+    request: requests.PreparedRequest
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
     @property
     def url(self) -> str | None:
         return self.request.url
-
-    def rewind(self) -> None:
-        """Set the body back to its beginning."""
-        if self.begins_at is not None:
-            cast("Any", self.request.body).seek(self.begins_at)
 
 
 def _judge(response: requests.Response) -> Steps[requests.HTTPError | None]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import partial
@@ -162,13 +161,7 @@ class LocalRun(ReportingRun):
         """A digest of the arguments; None if they cannot be compared."""
         from prefect_resilience.durable.effects.keys import short_digest
 
-        parameters = dict(self.parameters)
-        if (key := short_digest(parameters, digest)) is None:
-            import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
-
-            with suppress(Exception):  # what an argument's own methods raise
-                key = digest(cloudpickle.dumps(parameters).hex())  # pyright: ignore[reportUnknownMemberType]
-        return key
+        return short_digest(dict(self.parameters), digest)
 
     def carry_into_child(self) -> Carriage:
         from prefect_resilience.guards.timeouts.process_mode import Carriage

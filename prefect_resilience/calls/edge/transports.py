@@ -118,17 +118,12 @@ class _HttpxGuards(Generic[Inner]):
         self._by_prefix = any("prefix" in guarding.fields for guarding in self._guard.entered_in_order)
         self._threaded = not self._isasync and self._guard.timeout is not None
 
-    def _request(self, exchange: Exchange, host: str = "", method: str = "", prefix: str = "") -> Any:
-        """Send once; the names are what the names of circuits and limits may use."""
-        raise NotImplementedError
-
-    def _begin(self, exchange: Exchange) -> Any:
-        """The first attempt, if it needs no generators."""
-        raise NotImplementedError
-
-    def _to(self, base: BaseURL) -> Any:
-        """A fallback that sends to another server."""
-        raise NotImplementedError
+    _request: Callable[..., Any]
+    """Sends once; its parameters are what the names of circuits and limits may use."""
+    _begin: Callable[..., Any]
+    """The first attempt, if it needs no generators."""
+    _to: Callable[[BaseURL], Any]
+    """A fallback that sends to another server."""
 
     def _inner_transport(self, request: Any) -> Any:
         """The transport that sends, of the client's own library."""

@@ -71,6 +71,12 @@ class PathBuilder:
 
     __or__ = __rand__ = __ror__ = __and__
 
+    def __invert__(self) -> Condition:
+        raise ConfigurationError(
+            f"~path({self._path!r}) has no comparison: write ~(path({self._path!r}) > 1), or write "
+            f"~path({self._path!r}).exists()"
+        )
+
     def __bool__(self) -> bool:
         raise TypeError(f"path({self._path!r}) is not a condition yet: compare it, or write .exists()")
 

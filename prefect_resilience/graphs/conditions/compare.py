@@ -171,13 +171,14 @@ def _day(value: Any) -> date | None:
 
 # Regular expressions, bounded when they are compiled and while they search.
 #
-# The syntax is that of the `regex` library.
+# The syntax is that of the `regex` library without recursion, in which it looks at its clock too late.
 
 LONGEST_PATTERN = 1_000
 LONGEST_TEXT = 1_000_000
 _MOST_PIECES = 10_000
 _DEEPEST = 50
 
+_RECURSION = Regex(r"\(\?(?:R|[+-]?\d|&|P>)")
 _LITERAL = Regex(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 """An escape or a class of characters, in which brackets and braces mean nothing."""
 _TIMES = Regex(r"(\)?)\{(\d+)", re.ASCII)
@@ -224,6 +225,8 @@ def _affordable(pattern: str) -> None:
             f"a pattern may have at most {LONGEST_PATTERN:,} characters, not {len(pattern):,}"
         )
     bare = _LITERAL.sub(lambda literal: "x" * len(literal[0]), pattern)
+    if _RECURSION.search(bare) is not None:
+        raise PatternMistake(f"{shortly(pattern)} has a recursion, such as (?R), which is not supported")
     pieces = len(bare) + sum(int(times) for of_group, times in _TIMES.findall(bare) if not of_group)
     pieces *= math.prod(max(int(times), 1) for of_group, times in _TIMES.findall(bare) if of_group)
     levels = accumulate((letter == "(") - (letter == ")") for letter in bare)
