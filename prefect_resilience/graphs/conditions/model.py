@@ -148,7 +148,8 @@ class Condition(Policy):
     def __hash__(self) -> int:
         return hash(self._canonical())
 
-    __str__ = describe
+    def __str__(self) -> str:
+        return self.describe()
 
     def __repr__(self) -> str:
         return f"Condition({self.describe()})"

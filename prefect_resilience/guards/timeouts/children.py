@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
 from prefect_resilience.base.drive import SLICE_SECONDS
@@ -74,7 +75,8 @@ class Child:
     def __init__(self, modules: list[str]) -> None:
         places = [place for place in sys.path if type(place) is str]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
-        self.channel, theirs = Pipe()
+        ours, theirs = Pipe()
+        self.channel: Connection[Any, Any] = ours
         with theirs:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno())],
