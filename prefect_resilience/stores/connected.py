@@ -154,7 +154,8 @@ class ConnectedStore(Generic[T]):
             raise StoreUnavailable(redact(f"the store {self.url} has been closed"))
 
     def _connect(self) -> T:
-        self.check_open()
+        if self.closed:  # asked here too: each operation passes here, and a call takes longer
+            self.check_open()
         held = self._held
         if held is None or self._is_stale():
             with self._lock:

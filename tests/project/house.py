@@ -23,8 +23,8 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 41112,
-    "files": 305,
+    "lines of code": 38114,
+    "files": 287,
     "longest file, lines": 397,
     "arrows between rooms": 45,
     "arrows upward": 0,
@@ -33,9 +33,9 @@ LIMITS = {
     "files named in contracts": 0,
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
-    "files with stubs": 309,
-    "tests, lines of code": 68000,
-    "functions named by a participle, %": 3.4,
+    "files with stubs": 291,
+    "tests, lines of code": 59981,
+    "functions named by a participle, %": 2.8,
     "assignments to vague names, %": 0.1,
     "file names that stand twice": 5,
 }

@@ -161,6 +161,8 @@ MISTAKES: list[tuple[Any, str]] = [
         lambda: ResilientTask.wrap(prefect_task(resilient_task(work))),
         "task 'work' is already resilient: write work.with_options(...)",
     ),
+    (lambda: Backoff([1, 5]), "write Backoff.schedule([1, 5]) for exactly these delays"),
+    (lambda: Retry(budget=7), "Retry(budget=7): write RetryBudget(...) or a mapping of its options"),
     # conditions
     (
         lambda: path("a") > 1 & path("b") > 2,
