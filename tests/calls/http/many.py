@@ -104,6 +104,10 @@ def files() -> int:
 
 
 def at_rest(client: Any) -> bool:
+    """No call is overdue. Of a sync client, no request is queued, and each connection is idle or closed: a
+    request that `asyncio` cancels may keep its place in httpcore's pool."""
+    if isinstance(client, httpx.AsyncClient):
+        return overdue_calls() == 0
     pool = client._transport._inner._pool
     idle = all(one.is_idle() or one.is_closed() for one in pool.connections)
     return idle and not pool._requests and overdue_calls() == 0
