@@ -109,8 +109,8 @@ def at_rest(client: Any) -> bool:
     if isinstance(client, httpx.AsyncClient):
         return overdue_calls() == 0
     pool = client._transport._inner._pool
-    idle = all(one.is_idle() or one.is_closed() for one in pool.connections)
-    return idle and not pool._requests and overdue_calls() == 0
+    resting = (one.is_idle() or one.is_closed() for one in pool.connections)
+    return all(resting) and not pool._requests and overdue_calls() == 0
 
 
 async def _until(condition: Callable[[], bool]) -> bool:

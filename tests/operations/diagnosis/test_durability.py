@@ -132,8 +132,7 @@ def test_a_postgresql_of_every_kind(own_postgres: Any, monkeypatch: pytest.Monke
 
     own_postgres.stop()
     own_postgres.start("-c", "fsync=on", "-c", "synchronous_commit=off")
-    found = [*environment.store()]
-    assert [one.where.rpartition(" ")[2] for one in found] == ["(synchronous_commit)"], found
+    assert [one.where.rpartition(" ")[2] for one in environment.store()] == ["(synchronous_commit)"]
 
 
 @pytest.mark.slow
