@@ -182,19 +182,19 @@ def test_open_batches_are_found_in_a_bounded_number_of_documents(
     assert counting.read == 3 + 5
     for key in ("x", "y"):
         begin(store, "large", key, "doubt")
-    found = find_batches(store, limit=2)
+    found = find_batches(store, limit=2, only_open=True)
     assert [one.batch_id for one in found.batches] == ["large", "batch-11"]
     large, eleven = found.batches
     assert (large.unknown, large.done, large.uncounted) == (2, 20, True)
     assert (eleven.unknown, eleven.done, eleven.uncounted) == (1, 1, False)
     counts = found.counts
     assert (counts.total, counts.open, counts.in_doubt, counts.effects, counts.more) == (3, 3, 3, 4, False)
-    every = find_batches(store, limit=2, every=True)
+    every = find_batches(store, limit=2)
     assert (every.batches[0].done, every.counts.total, every.counts.open) == (60, 41, 3)
     monkeypatch.setattr(listing, "EFFECTS_READ", 3)
     bounded = find_batches(store)
     assert len(bounded.batches) <= 3
-    assert bounded.counts.more
+    assert (bounded.counts.more, bounded.left_out) == (True, True)
 
 
 def test_an_unknown_batch_is_compared_with_a_bounded_number(
