@@ -54,7 +54,7 @@ from prefect_resilience.durable.effects.current import CallStart, RunningCall
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.recipes import source_of
 from prefect_resilience.effects import Effect
-from prefect_resilience.telemetry.model import CallReport
+from prefect_resilience.telemetry.payloads import CallReport
 from tests.stores_servers import PostgresServer
 
 TARGET = 0.5
