@@ -56,6 +56,7 @@ SENTENCES = [
     ("{1001}", "'{1001}' is not a valid regular expression: nothing to repeat at position 0"),
     ("a{999})", "'a{999})' is not a valid regular expression: unbalanced parenthesis at position 6"),
     (r"\p{nothing}", None),
+    ("(?R)", "'(?R)' has a recursion, such as (?R), which is not supported"),
 ]
 
 
