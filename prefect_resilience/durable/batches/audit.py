@@ -152,7 +152,7 @@ class Audit:
 
     def entry(self, by: str, asked: str, reason: str | None = None, **more: Any) -> AuditEntry:
         now = self.ledger.store.now()
-        request = {"by": one_line(by) or "somebody", "asked": asked, "reason": one_line(reason)}
+        request = {"by": one_line(by) or "unknown", "asked": asked, "reason": one_line(reason)}
         return AuditEntry(id=uuid4().hex, at=now, **request, **more)
 
     def _change(self, step: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:

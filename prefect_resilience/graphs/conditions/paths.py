@@ -96,7 +96,7 @@ def parsed(path: str) -> tuple[Part, ...]:
 def _part(step: re.Match[str], *, first: bool) -> Part | None:
     quoted, index, dot, name = step.groups()
     if quoted is not None:
-        return _unquoted(quoted)
+        return _unquote(quoted)
     if index is not None:
         return Part(index, int(index))
     if bool(dot) is first or not name.isprintable() or name == "*":
@@ -104,7 +104,7 @@ def _part(step: re.Match[str], *, first: bool) -> Part | None:
     return Part(name, int(name) if _INDEX.fullmatch(name) else None)
 
 
-def _unquoted(quoted: str) -> Part | None:
+def _unquote(quoted: str) -> Part | None:
     inner = quoted[1:-1]
     if quoted[0] == "'":
         # A piece of a text in single quotes, as written in double quotes.

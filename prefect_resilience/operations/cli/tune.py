@@ -139,7 +139,7 @@ def what_if_command(
     wanted |= options.json_pairs("--set", set_ or (), "name=value, as in --set retry.max_elapsed=60")
     if not wanted:
         raise ConfigurationError("what-if needs an option to change, as in --attempts 5 or --timeout 3")
-    comparison = tuning.compared_with(task, wanted, options.since("--since", since))
+    comparison = tuning.compare_with(task, wanted, options.since("--since", since))
     then = ", ".join(f"{name}={value_text(value)}" for name, value in wanted.items())
     columns: look.Columns = {
         "figure": "name",

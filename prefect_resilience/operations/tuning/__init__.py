@@ -41,11 +41,11 @@ def tune(since: Since = "7d", task: str | None = None) -> TuningReport:
     return report.model_copy(update={"advice": advice, "not_judged": not_judged})
 
 
-def compared_with(task: str, options: Mapping[str, object], since: Since = "24h") -> Comparison:
+def compare_with(task: str, options: Mapping[str, object], since: Since = "24h") -> Comparison:
     """A period again with other options of one task, side by side with its own. `options` are the values by
     their places in a `ResiliencePolicy` block.
 
-        print(compared_with("label", {"retry.attempts": 5, "timeout": 3}).figures)
+        print(compare_with("label", {"retry.attempts": 5, "timeout": 3}).figures)
     """
     period = _read(since, task)
     from prefect_resilience.operations.tuning.advice import what_if

@@ -37,6 +37,8 @@ from prefect_resilience import (
 from prefect_resilience.http import AsyncResilientTransport, ResilientAdapter, ResilientTransport
 from tests.prefect_runs import until
 
+pytestmark = pytest.mark.usefixtures("little_to_collect")
+
 RETRY = Retry(3, backoff="none", retry_on=Exception)
 kept: list[weakref.ref[Any]] = []
 
@@ -275,15 +277,6 @@ def made(call: Any, isasync: bool, runner: asyncio.Runner) -> None:
         return
     with suppress(*ENDS), batch(uuid4().hex):
         call()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def little_to_collect() -> Iterator[None]:
-    """Leave all that was there before out of each collection, which takes half a second otherwise."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("name", CALLS)

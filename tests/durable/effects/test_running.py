@@ -7,7 +7,6 @@ import contextvars
 import gc
 import threading
 import weakref
-from collections.abc import Iterator
 
 import pytest
 
@@ -22,14 +21,7 @@ from prefect_resilience.durable.effects.current import (
 )
 from prefect_resilience.errors.exceptions import NotSent
 
-
-@pytest.fixture(scope="module", autouse=True)
-def little_to_collect() -> Iterator[None]:
-    """Leave all that was there before out of each collection."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("little_to_collect")
 
 
 class Late:

@@ -15,7 +15,7 @@ from prefect_resilience.blocks import ResiliencePolicy
 from prefect_resilience.operations import tune as tune_flow
 from prefect_resilience.operations import tuning
 from prefect_resilience.operations.cli.app import app
-from prefect_resilience.operations.tuning import applying, compared_with
+from prefect_resilience.operations.tuning import applying, compare_with
 from prefect_resilience.operations.tuning.report import TuningAdvice, TuningReport
 from prefect_resilience.tasks.edge.task_options import forget_options_told
 from tests.prefect_runs import until
@@ -127,7 +127,7 @@ class TestTune:
         out = capsys.readouterr().out
         assert "runs that failed" in out
         assert "of label were replayed" in out
-        assert compared_with("label", {"timeout": 3}, runs).task == "label"
+        assert compare_with("label", {"timeout": 3}, runs).task == "label"
 
     @pytest.mark.parametrize(
         ("words", "said"),
