@@ -28,6 +28,9 @@ PAGE = 200
 AT_ONCE = 2
 """Requests at a time: while the server process writes an answer, its database works on the next request."""
 
+UNCOMPRESSED = {"Accept-Encoding": "identity"}
+"""The server would take longer to compress an answer than a network takes to carry it."""
+
 Filter = dict[str, Any]
 
 
@@ -80,7 +83,7 @@ class Api:
     def _request(self, method: str, path: str, **options: Any) -> Any:
         try:
             # The type of the client lists only some of the server's routes.
-            return cast("Any", self._client).request(method, path, **options).json()
+            return cast("Any", self._client).request(method, path, headers=UNCOMPRESSED, **options).json()
         except (httpx.HTTPError, PrefectHTTPStatusError, ValueError) as error:
             advice = "check PREFECT_API_URL, and that its server runs"
             message = f"the Prefect API is unavailable at {path} ({redact(one_line(error))}): {advice}"
