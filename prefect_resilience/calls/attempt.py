@@ -133,7 +133,7 @@ def attempt(
         if claim is None:
             value = yield command()
         else:
-            value = yield from claim.called(command, guard.classify_error)
+            value = yield from claim.call(command, guard.classify_error)
         yield from leave(guard, held, None)
         return value
     except BaseException as error:
@@ -278,7 +278,7 @@ def handle_failure(
         clean, context = outcome.error, outcome.context
     doubt: InDoubt | None = None
     if claim is not None and not isinstance(error, InDoubt):
-        resolved = yield from claim.doubted()
+        resolved = yield from claim.settle_doubt()
         if isinstance(resolved, Replayed):
             run.close_record()
             if guard.error_budget is not None:

@@ -168,7 +168,7 @@ def report_retry(run: RunContext, context: ErrorContext, verdict: Verdict) -> No
     line = f"Retrying ({number}) in {delay}{asks}: {context.summary()}"
     if (why := describe_rejection(context)) is not None:
         line = f"Not called: {why}. Retrying ({number}) in {delay}"
-    events = _events(run, context, "retry.scheduled", {"delay": verdict.delay, "why": verdict.why})
+    events = _events(run, context, "retry.scheduled", {"delay": verdict.delay, "why": verdict.why + asks})
     run.report(CallReport(WARNING, ("retry", context.code), line, failure=context, events=events))
 
 

@@ -69,6 +69,7 @@ CARRIED = [
     (made("shop.TooManyRequests", "x", back_off=6), C.RATE_LIMIT, 6),
     (made("shop.ServiceUnavailable", "x", error=SimpleNamespace(retry_after_s=8)), C.UNAVAILABLE, 8),
     (made("shop.Busy", "x", retry_after_s=9), C.RATE_LIMIT, 9),
+    (made("shop.Busy", "x", retry_after_ms=1500), C.RATE_LIMIT, 1.5),
     (
         raised_from(
             made("shop.Throttled", "x"), made("http.Failure", "x", response=answer(429, Retry_After="4"))

@@ -89,10 +89,10 @@ class EffectClaim(LedgerSequences):
 
     def once(self, attempt: Callable[[], Steps[Any]]) -> Steps[Any]:
         """The recorded outcome as `Replayed` if the effect is done; else the result of the attempt, which
-        uses `called`."""
+        uses `call`."""
         try:
             while True:
-                replayed = yield from self.asked()
+                replayed = yield from self.look_up()
                 if replayed is not None:
                     return replayed
                 try:
@@ -103,12 +103,12 @@ class EffectClaim(LedgerSequences):
             self._give_up()
             raise
 
-    def called(self, call: Callable[[RunningCall], Command], classified: Classify) -> Steps[Any]:
+    def call(self, call: Callable[[RunningCall], Command], classified: Classify) -> Steps[Any]:
         """Record the intent, make the call, and record its outcome.
 
         `call` makes the command, which reports to the `RunningCall` when the function begins and ends.
         """
-        yield from self.intended()
+        yield from self.record_intent()
         self._classified = classified
         if self.effect.external:
             watch_other_traffic(in_progress)
@@ -127,15 +127,15 @@ class EffectClaim(LedgerSequences):
         except BaseException as error:
             in_progress.set(around)
             self.note_changes()
-            yield from self.broke(error, presence)
+            yield from self.record_failure(error, presence)
             raise
         in_progress.set(around)
         self.note_changes()
-        return (yield from self.ended(value))
+        return (yield from self.record_end(value))
 
     # -- before
 
-    def asked(self) -> Steps[Replayed | None]:
+    def look_up(self) -> Steps[Replayed | None]:
         """The recorded outcome if the effect is done; None if the call may be made."""
         began, pause = monotonic(), SHORTEST_PAUSE
         while True:
@@ -175,7 +175,7 @@ class EffectClaim(LedgerSequences):
             yield from sleep_for(min(pause, self.effect.max_wait - waited))
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
-    def intended(self) -> Steps[None]:
+    def record_intent(self) -> Steps[None]:
         """Record that the call is about to be made. Raises `Taken` if another run was first."""
         if not self.recorded:
             return
@@ -209,7 +209,7 @@ class EffectClaim(LedgerSequences):
 
     # -- after
 
-    def ended(self, value: Any) -> Steps[Any]:
+    def record_end(self, value: Any) -> Steps[Any]:
         """Record the call's result, then return it."""
         done = _as_done(value)
         result = value if is_state(value) else done.result
@@ -226,7 +226,7 @@ class EffectClaim(LedgerSequences):
             self._warn(f"This effect is not in the ledger: {error}", "unrecorded")
         return result
 
-    def broke(self, error: BaseException, presence: weakref.ref[Any]) -> Steps[None]:
+    def record_failure(self, error: BaseException, presence: weakref.ref[Any]) -> Steps[None]:
         """The attempt failed: record the outcome of its call, now or when the call has ended."""
         if self.recorded and self.effect.external:
             if self._running.leave(self._end_late):
@@ -336,7 +336,7 @@ class EffectClaim(LedgerSequences):
             return None
         return "its outcome is unknown, and an external effect without verify is not repeated"
 
-    def doubted(self) -> Steps[Replayed | InDoubt | None]:
+    def settle_doubt(self) -> Steps[Replayed | InDoubt | None]:
         """Ask `verify` about an external call that ended in doubt and is not retried. None: the effect did
         not take place, or its call still runs."""
         if not self.ambiguous or not self.effect.external or not self.recorded:
@@ -344,7 +344,7 @@ class EffectClaim(LedgerSequences):
         if self.effect.verify is None:
             return self._doubt(f"{self.why}; there is no verify to ask")
         try:
-            replayed = yield from self.asked()
+            replayed = yield from self.look_up()
         except InDoubt as doubt:
             return doubt
         except Exception as error:  # noqa: BLE001 - verify's error must not replace the call's own

@@ -82,8 +82,13 @@ def wait_bounds(headers: Mapping[str, str]) -> dict[str, float]:
     return {"longest_beyond_backoff": 5.0} if _AWS in headers else {}
 
 
-def wait_of_value(value: Any, now: float) -> float | None:
-    """The wait in seconds of an exception's own `retry_after`: a number, a timedelta, a date or a text."""
+def wait_of_value(value: Any, now: float, name: str = "") -> float | None:
+    """The wait in seconds of an exception's own `retry_after`: a number, a timedelta, a date or a text.
+
+    A number is in milliseconds if the attribute's `name` ends in `_ms`.
+    """
+    if name.endswith("_ms") and (number := as_number(value)) is not None:
+        value = number / 1000
     if isinstance(value, timedelta):
         return _wait(value.total_seconds())
     if isinstance(value, datetime):
@@ -115,7 +120,7 @@ def wait_of_attributes(error: object, now: float, places: str) -> float | None:
     for source in (error, read(error, "error")):
         for name in places_of(places) if source is not None else ():
             value = read(source, name)
-            if value is not None and (wait := wait_of_value(value, now)) is not None:
+            if value is not None and (wait := wait_of_value(value, now, name)) is not None:
                 return wait
     return None
 

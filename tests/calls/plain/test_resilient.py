@@ -28,6 +28,7 @@ from prefect_resilience import (
     error_context,
     get_metrics,
     keep_partial,
+    on,
     previous_error,
     previous_partial,
     resilient,
@@ -297,8 +298,12 @@ def test_the_log_says_what_the_service_asked_for(asked, line, caplog, monkeypatc
     class Busy(Exception):
         status_code, retry_after = 429, asked
 
+    reasons: list[str] = []
+    stop = on("retry.scheduled", lambda event: reasons.append(event.payload["why"]))
     function(Script(Busy(), 1), retry=Retry(2, backoff="none"), name="page")()
+    stop()
     assert any(line in record.getMessage() for record in caplog.records)
+    assert ["the service asks for" in why for why in reasons] == [asked > 0]
 
 
 @pytest.mark.parametrize(("retry", "level"), [(None, logging.WARNING), (FAST, logging.ERROR)])

@@ -90,7 +90,7 @@ class Compensating:
         own = _effect_for(effect, None)
         claim = EffectClaim(own, function, self.asynchronous, CodeSource(name), surroundings, watchable=False)
         make = partial(self._command, function, arguments)
-        outcome = yield from claim.once(lambda: claim.called(lambda _: make(), _classify))
+        outcome = yield from claim.once(lambda: claim.call(lambda _: make(), _classify))
         return outcome.value if isinstance(outcome, Replayed) else outcome
 
     def _command(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Command:
