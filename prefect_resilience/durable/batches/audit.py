@@ -29,6 +29,7 @@ AUDITS = "effects-audit/"
 KEPT = 100
 """The number of entries that are kept for a batch, the newest."""
 
+NO_RECOVERIES = {"automatic": 0, "automatic_at": None, "waits": 0, "waits_since": None}
 AUDIT_SECONDS = 365 * 86_400.0
 TEXT = 500
 
@@ -110,25 +111,29 @@ class Audit:
             document = _mark(document, claim["name"], outcome="cut_off")
         return _with({**document, "claim": {"owner": owner, "name": entry.id, "by": entry.by}}, entry)
 
-    def begin_restart(self, entry: AuditEntry) -> bool:
+    def begin_restart(self, entry: AuditEntry, *, counts: bool = True) -> bool:
         """Record that the run is about to run again. Returns False if the claim was lost.
 
-        An automatic recovery adds to the count of automatic ones; a requested one resets it. The batch is no
-        longer abandoned.
+        An automatic recovery adds to the count of automatic ones, or with `counts=False` to those that
+        waited; a requested one resets both. The batch is no longer abandoned.
         """
 
         def step(document: dict[str, Any]) -> dict[str, Any]:
             if not _holds(document, entry):
                 return document
-            automatic = entry.asked == "auto"
-            return {
-                **_mark(document, entry.id, **entry.model_dump(exclude={"id"})),
-                "automatic": document["automatic"] + 1 if automatic else 0,
-                "automatic_at": self.ledger.store.now() if automatic else None,
-                "abandoned_at": None,
-            }
+            marked = _mark(document, entry.id, **entry.model_dump(exclude={"id"}))
+            return {**marked, **self._counted(document, entry, counts), "abandoned_at": None}
 
         return _holds(self._change(step), entry)
+
+    def _counted(self, document: dict[str, Any], entry: AuditEntry, counts: bool) -> dict[str, Any]:
+        if entry.asked != "auto":
+            return NO_RECOVERIES
+        now, waits = self.ledger.store.now(), document.get("waits", 0)
+        if counts:
+            return {"automatic": document["automatic"] + 1, "automatic_at": now}
+        since = document.get("waits_since") or now
+        return {"automatic_at": now, "waits": waits + 1, "waits_since": since}
 
     def finish(self, entry: AuditEntry) -> None:
         """Record the outcome, and release the claim."""
@@ -146,7 +151,7 @@ class Audit:
     def note(self, by: str, asked: str, reason: str | None = None, **more: Any) -> AuditEntry:
         """Record something that needs no claim. What is settled resets the count of automatic recoveries."""
         entry = self.entry(by, asked, reason, **more)
-        reset = {"automatic": 0, "automatic_at": None} if entry.outcome == "settled" else {}
+        reset = NO_RECOVERIES if entry.outcome == "settled" else {}
         self._change(lambda document: {**_with(document, entry), **reset})
         return entry
 
@@ -168,7 +173,9 @@ def entries_of(document: dict[str, Any]) -> tuple[AuditEntry, ...]:
 
 
 def trail_of(document: dict[str, Any]) -> RecoveryTrail:
-    return RecoveryTrail(document["automatic"], document["automatic_at"], document.get("abandoned_at"))
+    waits = (document.get("waits", 0), document.get("waits_since"))  # version 0.2 writes none
+    abandoned_at = document.get("abandoned_at")
+    return RecoveryTrail(document["automatic"], document["automatic_at"], abandoned_at, *waits)
 
 
 def _new(batch_id: str) -> dict[str, Any]:
@@ -177,8 +184,7 @@ def _new(batch_id: str) -> dict[str, Any]:
         "total": 0,
         "entries": [],
         "claim": None,
-        "automatic": 0,
-        "automatic_at": None,
+        **NO_RECOVERIES,
         "abandoned_at": None,
     }
 

@@ -147,6 +147,8 @@ class RecoveryReport(BaseModel, frozen=True):
     undone: tuple[str, ...] = ()
     not_undone: tuple[NotUndone, ...] = ()
     audit: tuple[AuditEntry, ...] = ()
+    waits: bool = False
+    """Whether it waits for a service that said when it is back, so that no attempt is counted."""
 
 
 def decided(
@@ -247,7 +249,8 @@ def _by_hint(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> Reco
     if seen.trail.abandoned_at is not None:
         return decided(seen, None, "nothing", hint.why)
     if hint.strategy in RESTARTS:
-        return _restart(seen, asked, hint.strategy, hint.why, hint.next_at)
+        report = _restart(seen, asked, hint.strategy, hint.why, hint.next_at)
+        return report.model_copy(update={"waits": hint.automatic and hint.attempt is None})
     if hint.automatic:
         action: RecoveryAction = "abandoned" if hint.strategy == "abandon" else "compensated"
         return decided(seen, hint.strategy, action, hint.why)

@@ -35,13 +35,17 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 RESTARTS: tuple[Strategy, ...] = ("restart_batch", "restart_from_last_external", "selective")
 
 ENDED_BADLY = frozenset({"FAILED", "CRASHED", "CANCELLED"})
+MOST_WAITING = 86_400.0
+"""The seconds after which recoveries count again, although the service says once more when it is back."""
 
 
 class RecoveryPolicy(Policy):
     """How far automatic recovery goes.
 
-    attempts: the most recoveries in a row; then a person must act.
-    backoff: the delay between two recoveries, in seconds; the first comes at once.
+    attempts: the most recoveries in a row; then a person must act. A recovery does not count if the
+        service that failed said when it will be back (`Retry-After`, an open circuit), for up to 24 hours.
+    backoff: the delay between two recoveries, in seconds; the first comes at once. If the service said when
+        it will be back, no recovery comes before.
     permanent: the action after a permanent error: leave the batch to a person ("manual"), compensate its done
         effects ("compensate", as far as there is a `compensate=`), or "abandon" it.
     """
@@ -73,10 +77,14 @@ class SeenEffect:
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The type of the run's state, and the classified error of a failure."""
+    """The type of the run's state, and the classified error of a failure.
+
+    `back_at`: when the service that failed said it will be back, in seconds since the epoch.
+    """
 
     state: str
     error: ErrorInfo | None = None
+    back_at: float | None = None
 
     @property
     def permanent(self) -> bool:
@@ -95,11 +103,15 @@ class RecoveryTrail:
     """Automatic recoveries in a row, and when the last one was.
 
     `abandoned_at`: when the batch was abandoned; None if it was not, or if an effect was begun since.
+    `waits`: how many more recoveries waited for a service, and were not counted; `waits_since`: when the
+    first of them was.
     """
 
     recoveries: int = 0
     last_at: float | None = None
     abandoned_at: float | None = None
+    waits: int = 0
+    waits_since: float | None = None
 
 
 class RecoveryHint(BaseModel, frozen=True):
@@ -108,7 +120,7 @@ class RecoveryHint(BaseModel, frozen=True):
     `automatic`: whether `auto` does it. `skip`: the keys that are done. `skip_until`: the last external one,
     if all before it are done too. `resume_from`: the first that is not done. `verify`: keys whose receivers
     will be asked. `waiting`: keys that a person must settle. `next_at`: when `auto` may recover, in seconds
-    since the epoch. `attempt`: its number, from 1.
+    since the epoch. `attempt`: its number, from 1; None if it is not counted.
     """
 
     strategy: Strategy
@@ -165,21 +177,44 @@ def recovery_hint(
         return _with_keys("abandon", why, effects)
     if ended.permanent:
         return _permanent(effects, ended, policy)
-    if trail.recoveries >= policy.attempts:
+    waits = policy.attempts > 0 and _is_waiting(trail, ended, now)
+    if trail.recoveries >= policy.attempts and not waits:
         times = "once" if trail.recoveries == 1 else f"{trail.recoveries} times in a row"
         tried = (
             f"it was recovered {times} and failed again" if trail.recoveries else "automatic recovery is off"
         )
         return _with_keys("manual_only", f"{_stands(ended)}{tried}", effects)
-    timing = {"attempt": trail.recoveries + 1, "next_at": next_at(trail, policy, now, random)}
-    return _restart(effects, _how_it_ended(ended), automatic=True, **timing)
+    because, at = _how_it_ended(ended), next_at(trail, policy, now, random, ended.back_at)
+    if waits:
+        because = (
+            f"{because}, and the service will be back at {utc_text(ended.back_at)}, so no attempt is counted"
+        )
+    attempt = None if waits else trail.recoveries + 1
+    return _restart(effects, because, automatic=True, attempt=attempt, next_at=at)
 
 
-def next_at(trail: RecoveryTrail, policy: RecoveryPolicy, now: float, random: float = 0.5) -> float:
-    """The earliest time of the next recovery, in seconds since the epoch: now or later."""
-    if not trail.recoveries or trail.last_at is None:
-        return now
-    return max(now, trail.last_at + policy.backoff.delay(trail.recoveries - 1, random=random))
+def _is_waiting(trail: RecoveryTrail, ended: RunEnd, now: float) -> bool:
+    """Whether the next recovery waits for a service that said when it is back."""
+    return ended.back_at is not None and (trail.waits_since is None or now < trail.waits_since + MOST_WAITING)
+
+
+def next_at(
+    trail: RecoveryTrail,
+    policy: RecoveryPolicy,
+    now: float,
+    random: float = 0.5,
+    back_at: float | None = None,
+) -> float:
+    """The earliest time of the next recovery, in seconds since the epoch: now or later.
+
+    `back_at`: when the service that failed will be back. Jitter spreads the runs that wait for it.
+    """
+    before, at = trail.recoveries + trail.waits, now
+    if back_at is not None and back_at > now:
+        at = now + policy.backoff.lengthen(back_at - now, before, random=random)
+    if not before or trail.last_at is None:
+        return at
+    return max(at, trail.last_at + policy.backoff.delay(before - 1, random=random))
 
 
 def restart_strategy(effects: Sequence[SeenEffect]) -> Strategy:

@@ -42,7 +42,7 @@ from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.durable.letters.queue import OPEN
 from prefect_resilience.errors.classify.classify import ErrorInfo, classify
 from prefect_resilience.errors.classify.shapes import state_error
-from prefect_resilience.errors.context import attached_context
+from prefect_resilience.errors.context import ErrorContext, attached_context
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.tasks.edge import summary_reading as reading
@@ -180,7 +180,8 @@ class EndOfRun:
             return
         context = attached_context(error)
         info = classify(error) if context is None else ErrorInfo.model_validate(context, from_attributes=True)
-        info = info.model_copy(update={"message": bounded(info.message, 500)})
+        wait = info.retry_after if context is None else rest_of_wait(context, self.state.timestamp)
+        info = info.model_copy(update={"message": bounded(info.message, 500), "retry_after": wait})
         with suppress(Exception):
             client.update_flow_run_labels(
                 self.flow_run.id, {ERROR_LABEL: label_of_error(self.state.id, info)}
@@ -201,7 +202,8 @@ class EndOfRun:
         deployed, itself = run.deployment_id is not None, ""
         if policy is not None and hint.automatic and deployed:
             restarts = hint.strategy in RESTARTS and hint.next_at is not None
-            when = f" at {utc_text(hint.next_at)} or soon after: attempt {hint.attempt}" if restarts else ""
+            attempt = "" if hint.attempt is None else f": attempt {hint.attempt}"
+            when = f" at {utc_text(hint.next_at)} or soon after{attempt}" if restarts else ""
             itself = f"The automation does this{when}."
         return Advice(hint.strategy, redact(hint.why), commands(hint, batch_id, deployed=deployed), itself)
 
@@ -285,6 +287,15 @@ class EndOfRun:
             if time.monotonic() >= until or _ending.wait(EVERY):
                 self.missing.append("the latest events, which the API had not received yet")
                 return
+
+
+def rest_of_wait(context: ErrorContext, now: datetime) -> float | None:
+    """The seconds until the service that failed is back by its own word. The call that it answered may have
+    been long before the end of the run."""
+    while context.cause is not None and context.cause.retry_after is not None:
+        context = context.cause
+    wait = context.retry_after
+    return None if wait is None else max(wait - (now - context.timestamp).total_seconds(), 0.0)
 
 
 def _letters_of(flow_run_ids: set[str], since: datetime) -> tuple[tuple[str, str, str], ...]:

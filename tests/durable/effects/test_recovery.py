@@ -14,12 +14,13 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.flow_engine import run_flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Completed, Crashed, Failed, Running
+from prefect.states import Completed, Crashed, Failed, Pending, Running
 
-from prefect_resilience import Backoff, ConfigurationError, resilient_task
-from prefect_resilience.durable.batches.audit import KEPT, Audit, effects_in_archive
+from prefect_resilience import Backoff, ConfigurationError, Retry, resilient_flow, resilient_task
+from prefect_resilience.durable.batches.audit import KEPT, Audit, effects_in_archive, trail_of
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge import recovery
+from prefect_resilience.durable.batches.strategies import RecoveryTrail
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted, Intend, Succeeded, decide
 from prefect_resilience.durable.effects.model import FailedCall as NotDone_
@@ -151,6 +152,41 @@ def test_a_deployed_run_runs_again_under_its_own_id(receiver, post):
     told = [(one.by, one.asked, one.outcome, one.reason) for one in batch_status(run_id).audit]
     assert told[0] == ("ada", "auto", "rescheduled", "the network is back")
     assert [one[2] for one in told[1:]] == ["refused", "nothing"]
+
+
+class Busy(Exception):
+    status_code, retry_after = 503, 3_600
+
+
+def test_a_recovery_waits_until_the_service_is_back_and_counts_no_attempt(deployed, monkeypatch):
+    @resilient_task(retry=Retry(attempts=2, backoff=Backoff.none()))
+    def ask():
+        raise Busy("busy")
+
+    @resilient_flow(recovery=RecoveryPolicy(attempts=1, backoff=Backoff.constant(0)))
+    def asks():
+        state = ask(return_state=True)
+        time.sleep(0.5)  # the flow goes on, and ends later
+        state.result()
+
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run_from_deployment(asks.to_deployment("d").apply())
+    began = time.time()
+    with pytest.raises(Busy):
+        run_flow(asks, flow_run=run)
+    report = recover(str(run.id))
+    assert (report.action, report.waits) == ("rescheduled", True)
+    assert began + 3_600 <= report.next_at < time.time() + 3_599.6, "counted from the call, not from the end"
+    monkeypatch.setattr(Busy, "retry_after", None)
+    set_state(run.id, Pending())  # its time has come
+    with pytest.raises(Busy):
+        run_flow(asks, flow_run=run_of(run.id))
+    report = recover(str(run.id))
+    assert (report.action, report.waits) == ("rescheduled", False)
+    trail = trail_of(Audit(open_ledger(), str(run.id)).document())
+    assert (trail.recoveries, trail.waits) == (1, 1)
+    recover(str(run.id), "restart", force=True)
+    assert trail_of(Audit(open_ledger(), str(run.id)).document()) == RecoveryTrail()
 
 
 def test_a_subflow_run_means_its_root(deployed):

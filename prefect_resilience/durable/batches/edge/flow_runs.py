@@ -122,15 +122,17 @@ def _batch_run(run: FlowRun, *, stranded: bool = False) -> BatchRun:
     kind = "CRASHED" if stranded else state.type.value
     error = _error_on(run) or classify(state) if kind in ("FAILED", "CRASHED", "CANCELLED") else None
     scheduled = state.state_details.scheduled_time if kind == "SCHEDULED" else None
+    since = state.timestamp.timestamp()
+    wait = error.retry_after if error is not None and kind == "FAILED" else None
     return BatchRun(
         id=run.id,
         name=run.name,
         type=kind,
         state=state.name or kind.title(),
-        since=state.timestamp.timestamp(),
+        since=since,
         deployed=run.deployment_id is not None,
         next_at=None if scheduled is None else scheduled.timestamp(),
-        ended=RunEnd(kind, error),
+        ended=RunEnd(kind, error, back_at=since + wait if wait else None),
         policy=_on_label(run, RECOVERY_LABEL, RecoveryPolicy),
         inner=run.parent_task_run_id is not None,
         labels=run.labels,

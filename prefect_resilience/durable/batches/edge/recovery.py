@@ -177,7 +177,8 @@ def _carry_out(
     report = decide(seen, asked, random.random())
     if report.action == "rescheduled":
         assert seen.run is not None
-        if not audit.begin_restart(_entry(entry, report, outcome="started")):
+        started = _entry(entry, report, outcome="started")
+        if not audit.begin_restart(started, counts=not report.waits):
             return decided(seen, report.strategy, "refused", "another recovery has taken over")
         message = RECOVERED.format(by=entry.by, why=report.why)
         refusal = run_again(seen.run.id, report.next_at, message)
