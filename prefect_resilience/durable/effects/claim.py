@@ -141,7 +141,7 @@ class EffectClaim(LedgerSequences):
         while True:
             decision: LedgerDecision = yield from self._stands()
             if isinstance(decision, Ask):
-                decision = yield from self._resolve(decision)
+                decision = yield from self._ask_verify(decision)
                 if isinstance(decision, Ask):
                     continue  # another call ended in doubt meanwhile
             if isinstance(decision, Send):

@@ -315,7 +315,7 @@ class LedgerSequences:
         self.recorded = False
         self._warn(f"This effect is not in the ledger: {what}: {error}", "unrecorded")
 
-    def _resolve(self, asked: Ask) -> Steps[LedgerDecision]:
+    def _ask_verify(self, asked: Ask) -> Steps[LedgerDecision]:
         """Ask the receiver about an earlier call. Raises InDoubt if the outcome stays unknown."""
         cause = asked.error or {"code": "INTERRUPTED", "message": "nothing is known about the call"}
         why = f"{cause['code']}: {cause.get('message', '')}" + (
