@@ -313,7 +313,9 @@ def close_task_runs(
 
 
 @flow(name="crash-silent-runs")
-def crash_silent_runs(silent_minutes: Annotated[float, Field(ge=1)] = 10.0, dry_run: bool = False) -> int:
+def crash_silent_runs(
+    silent_minutes: Annotated[float, Field(ge=1)] | None = None, dry_run: bool = False
+) -> int:
     """Set flow runs to Crashed that are Running but stopped sending heartbeats, or that wait for a retry in a
     process that is gone. Returns how many.
 
@@ -321,11 +323,13 @@ def crash_silent_runs(silent_minutes: Annotated[float, Field(ge=1)] = 10.0, dry_
     any other crash. A run that never sent a heartbeat is left as it is.
 
     Args:
-        silent_minutes: How long ago the last heartbeat, or the time of the retry, must be. Prefect sends a
-            heartbeat every three minutes (PREFECT_FLOWS_HEARTBEAT_FREQUENCY): use more than twice that.
+        silent_minutes: How long ago the last heartbeat, or the time of the retry, must be. By default, a run
+            that missed three heartbeats is silent, and a retry is late after 2 minutes. Prefect sends a
+            heartbeat every three minutes (PREFECT_FLOWS_HEARTBEAT_FREQUENCY).
         dry_run: Only report how many there are.
     """
-    silent = closing.crash_silent(timedelta(minutes=silent_minutes), dry_run=dry_run)
+    limit = None if silent_minutes is None else timedelta(minutes=silent_minutes)
+    silent = closing.crash_silent(limit, dry_run=dry_run)
     for run in silent:
         get_run_logger().warning("Flow run %r (%s): %s", run.name, run.id, run)
     return len(silent)

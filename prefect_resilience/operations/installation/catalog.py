@@ -33,7 +33,7 @@ SCHEDULES: Mapping[str, str] = {
     "tune": "35 6 * * 1",
     "purge-dead-letters": "25 3 * * *",
     "close-task-runs": "*/10 * * * *",
-    "crash-silent-runs": "*/5 * * * *",
+    "crash-silent-runs": "*/2 * * * *",
     "prune-batches": "45 3 * * 0",
 }
 """Schedules as cron in UTC. Other flows are run by a person or an automation."""

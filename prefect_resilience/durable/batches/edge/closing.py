@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,7 +22,9 @@ from prefect.types._datetime import parse_datetime
 
 from prefect_resilience.base.drive import answers
 from prefect_resilience.base.text import utc_text
+from prefect_resilience.durable.batches.decisions import BatchRun
 from prefect_resilience.durable.batches.edge.flow_runs import (
+    OVERDUE,
     events_since,
     retries_in_process,
     retry_at,
@@ -187,21 +190,42 @@ class SilentRun:
         return f"Its heartbeats stopped at {utc_text(self.beat)}. {ended}"
 
 
-def silent_runs(client: SyncPrefectClient, silent_for: timedelta) -> list[SilentRun]:
+BEATS_MISSED = 3
+"""How many heartbeats a run must have missed to be silent."""
+FIRST_BEAT = 180.0
+"""The seconds between two heartbeats of a run that has sent only one: Prefect's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeats:
+    """The heartbeats of a flow run: how many, and the times of the first and the last, since the epoch."""
+
+    count: int
+    first: float
+    last: float
+
+    @property
+    def silence(self) -> float:
+        """The seconds after the last one from which on the run is silent."""
+        return BEATS_MISSED * ((self.last - self.first) / (self.count - 1) if self.count > 1 else FIRST_BEAT)
+
+
+def silent_runs(client: SyncPrefectClient, silent_for: timedelta | None = None) -> list[SilentRun]:
     """Running flow runs whose last heartbeat is at least `silent_for` ago, and stranded ones.
 
-    Runs that never sent one are left out: heartbeats may be switched off. Raises errors of the API.
+    Default: those that missed three heartbeats, each by its own interval. Runs that never sent one are left
+    out: heartbeats may be switched off. Raises errors of the API.
     """
     running = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING"]}}})
     sort = FlowRunSort.START_TIME_ASC
     runs = [*pages(partial(client.read_flow_runs, flow_run_filter=running, sort=sort))]
     some = (runs[start : start + PAGE] for start in range(0, len(runs), PAGE))
     silent = [silent_run for part in some for silent_run in _silent_of(client, part, silent_for)]
-    stranded = stranded_runs(client, silent_for)
+    stranded = stranded_runs(client, silent_for or OVERDUE)
     return silent + [SilentRun(run.id, run.name, retry_at(run).timestamp(), True) for run in stranded]
 
 
-def crash_silent(silent_for: timedelta, *, dry_run: bool = False) -> list[SilentRun]:
+def crash_silent(silent_for: timedelta | None = None, *, dry_run: bool = False) -> list[SilentRun]:
     """Set silent runs to Crashed, so that the automation for crashed runs recovers them. Returns these runs.
 
     Nothing else notices that a machine is gone. A proactive automation does not work here: the end of a short
@@ -213,23 +237,38 @@ def crash_silent(silent_for: timedelta, *, dry_run: bool = False) -> list[Silent
         return silent if dry_run else [silent_run for silent_run in silent if _crash(client, silent_run)]
 
 
-def _silent_of(client: SyncPrefectClient, runs: list[FlowRun], silent_for: timedelta) -> list[SilentRun]:
-    before = datetime.now(UTC) - silent_for
+def _silent_of(
+    client: SyncPrefectClient, runs: list[FlowRun], silent_for: timedelta | None
+) -> list[SilentRun]:
+    now = time.time()
+    before = datetime.fromtimestamp(now, UTC) - (silent_for or timedelta())
     since = {run.id: run.state.timestamp for run in runs if run.state and run.state.timestamp < before}
     if not since:
         return []
-    beats = _last_beats(client, since)
+    beats = _heartbeats(client, since)
     return [
-        SilentRun(run.id, run.name, beats[run.id])
+        SilentRun(run.id, run.name, sent.last)
         for run in runs
-        if run.id in beats
+        if (sent := beats.get(run.id)) is not None
         # An older heartbeat belongs to an earlier pass; the process of this pass may send none.
-        and since[run.id].timestamp() - SKEW < beats[run.id] < before.timestamp()
+        and since[run.id].timestamp() - SKEW
+        < sent.last
+        < now - (sent.silence if silent_for is None else silent_for.total_seconds())
     ]
 
 
-def _last_beats(client: SyncPrefectClient, since: dict[UUID, datetime]) -> dict[UUID, float]:
-    """When each flow run sent its last heartbeat, for those that sent any since the earliest time."""
+def seconds_silent(run: BatchRun) -> float | None:
+    """The seconds since the last heartbeat of a running flow run; None if it sent none, or is not running."""
+    if run.type != "RUNNING":
+        return None
+    with suppress(Exception), get_client(sync_client=True) as client:
+        beats = _heartbeats(client, {run.id: datetime.fromtimestamp(run.since, UTC)})
+        return max(time.time() - beats[run.id].last, 0.0)
+    return None
+
+
+def _heartbeats(client: SyncPrefectClient, since: dict[UUID, datetime]) -> dict[UUID, Heartbeats]:
+    """The heartbeats of each flow run since the earliest time, for those that sent any."""
     first = min(since.values()) - timedelta(seconds=SKEW)
     about = {"resource": {"id": [f"{_RESOURCE}{run_id}" for run_id in since]}}
     body = {"filter": events_since(first, ["prefect.flow-run.heartbeat"], about)}
@@ -238,8 +277,12 @@ def _last_beats(client: SyncPrefectClient, since: dict[UUID, datetime]) -> dict[
     )
     counts = answer.raise_for_status().json()
     return {
-        UUID(count["value"].removeprefix(_RESOURCE)): parse_datetime(count["end_time"]).timestamp()
-        for count in counts
+        UUID(entry["value"].removeprefix(_RESOURCE)): Heartbeats(
+            entry["count"],
+            parse_datetime(entry["start_time"]).timestamp(),
+            parse_datetime(entry["end_time"]).timestamp(),
+        )
+        for entry in counts
     }
 
 

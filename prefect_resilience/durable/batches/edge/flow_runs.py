@@ -188,7 +188,7 @@ LETS_GO = 300.0
 """The most seconds after the end of a run until its worker has released it. On a busy machine, it takes more
 than a minute. A worker that died is offline before."""
 PAUSE = 1.0
-OVERDUE = timedelta(minutes=10)
+OVERDUE = timedelta(minutes=2)
 """How late a retry in a process must be before its process counts as gone."""
 
 Hold = Literal["held", "released", "unknown"]
