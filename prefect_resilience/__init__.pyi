@@ -87,13 +87,13 @@ from .graphs.plans.result import PlanFailed as PlanFailed
 from .graphs.plans.result import PlanResult as PlanResult
 from .graphs.routing.edge.gathering import agather as agather
 from .graphs.routing.edge.gathering import gather as gather
-from .graphs.routing.edge.handlers import on_error as on_error
 from .graphs.routing.edge.loops import aiterate as aiterate
 from .graphs.routing.edge.loops import iterate as iterate
+from .graphs.routing.edge.route import on_error as on_error
 from .graphs.routing.edge.route import otherwise as otherwise
 from .graphs.routing.edge.route import route as route
 from .graphs.routing.edge.route import when as when
-from .graphs.routing.edge.voting import quorum as quorum
+from .graphs.routing.edge.targets import quorum as quorum
 from .graphs.routing.rounds import NoProgress as NoProgress
 from .graphs.routing.rounds import NoQuorum as NoQuorum
 from .graphs.routing.rounds import NoRoute as NoRoute

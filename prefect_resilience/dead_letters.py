@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from prefect_resilience.durable.letters.codec import LeftOut
-from prefect_resilience.durable.letters.edge.selection import get_letter as get
-from prefect_resilience.durable.letters.edge.selection import list_letters as list  # noqa: A004 - `dead_letters.list()`
-from prefect_resilience.durable.letters.edge.selection import purge
+from prefect_resilience.durable.letters.edge.known import get_letter as get
+from prefect_resilience.durable.letters.edge.known import list_letters as list  # noqa: A004 - `dead_letters.list()`
+from prefect_resilience.durable.letters.edge.known import purge
 from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import (
     Claim,

@@ -337,6 +337,6 @@ class Plan(PlanHead):
 
     def to_svg(self, result: PlanResult | None = None) -> str:
         """The plan as an SVG document; with `result`, the outcome of each node too."""
-        from prefect_resilience.graphs.plans.picture_svg import plan_to_svg
+        from prefect_resilience.graphs.plans.picture import plan_to_svg
 
         return plan_to_svg(self, result)

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from prefect_resilience.base.text import plural
-from prefect_resilience.durable.letters.edge.known import check_task, queue_of
-from prefect_resilience.durable.letters.edge.selection import choose
+from prefect_resilience.durable.letters.edge.known import check_task, choose, queue_of
 from prefect_resilience.durable.letters.model import LetterOutcome, Status
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact

@@ -19,8 +19,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans.actions import Actions
 from prefect_resilience.graphs.plans.model import Plan
-from prefect_resilience.graphs.plans.picture import counts_of, plan_to_mermaid
-from prefect_resilience.graphs.plans.picture_svg import plan_to_svg
+from prefect_resilience.graphs.plans.picture import counts_of, plan_to_mermaid, plan_to_svg
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
 from prefect_resilience.graphs.plans.reading.reading import plan_of_text, read_plan
 from prefect_resilience.graphs.plans.result import NodeResult, PlanFailed, PlanResult

@@ -17,9 +17,8 @@ from prefect import task
 from pydantic import BaseModel
 
 from prefect_resilience import ConfigurationError, ErrorContext, resilient_task
-from prefect_resilience.graphs.plans.actions import REGISTERED, Actions, action
+from prefect_resilience.graphs.plans.actions import REGISTERED, Actions, action, parameters_of
 from prefect_resilience.graphs.plans.model import Node
-from prefect_resilience.graphs.plans.parameters import parameters_of
 from prefect_resilience.graphs.plans.reading.mistakes import place_text
 
 

@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 
 from prefect_resilience import path
 from prefect_resilience.graphs.plans.model import FanOut, Node, Plan
-from prefect_resilience.graphs.plans.picture import one_line, picture_of, plan_to_mermaid
-from prefect_resilience.graphs.plans.picture_svg import WIDEST_ROW, Pair, Size, lay_out, plan_to_svg
+from prefect_resilience.graphs.plans.picture import (
+    WIDEST_ROW,
+    Pair,
+    Size,
+    lay_out,
+    one_line,
+    picture_of,
+    plan_to_mermaid,
+    plan_to_svg,
+)
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 from tests.graphs.plans.plan_builders import PLANS, error_at, node, result_of
 

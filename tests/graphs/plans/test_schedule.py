@@ -6,8 +6,7 @@ import pytest
 
 from prefect_resilience import ConfigurationError
 from prefect_resilience.graphs.plans.model import Node
-from prefect_resilience.graphs.plans.node_states import MOST
-from prefect_resilience.graphs.plans.schedule import Ended, Schedule, ScheduleStep, Skip
+from prefect_resilience.graphs.plans.schedule import MOST, Ended, Schedule, ScheduleStep, Skip
 from tests.graphs.plans.plan_builders import ended, node, play
 
 

@@ -14,7 +14,7 @@ from prefect.states import Cancelled
 from prefect.tasks import task
 
 from prefect_resilience import error_context, iterate
-from prefect_resilience.graphs.routing.edge.handlers import MOST_CAUSES, with_cause
+from prefect_resilience.graphs.routing.edge.route import MOST_CAUSES, with_cause
 from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, NeverRan, ending_of, state_after
 from prefect_resilience.graphs.routing.rounds import same
 

@@ -14,9 +14,8 @@ from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
 from prefect_resilience.durable.batches.edge.flow_runs import OWN_TAG
-from prefect_resilience.durable.letters.edge.known import StoreReference, queue_of
+from prefect_resilience.durable.letters.edge.known import Letters, StoreReference, choose, queue_of
 from prefect_resilience.durable.letters.edge.replay import Replaying, replay_letters
-from prefect_resilience.durable.letters.edge.selection import Letters, choose
 from prefect_resilience.durable.letters.model import DeadLetter, LetterOutcome, Progress, ReplayReport
 from prefect_resilience.errors.exceptions import ConfigurationError
 

@@ -1,8 +1,8 @@
-"""A plan's nodes as Prefect tasks: the action with the node's options."""
+"""A plan's nodes as Prefect tasks: the action with the node's options, and its parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from copy import copy
@@ -19,13 +19,18 @@ from prefect.tasks import Task
 from prefect.utilities.hashing import hash_objects
 
 from prefect_resilience.base.naming import template_fields
+from prefect_resilience.base.plain import shortly
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.base.process import setting
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.actions import ERROR, Action, Actions
-from prefect_resilience.graphs.plans.model import Cache, Node, NodeCircuit
+from prefect_resilience.graphs.plans.lookups import Rendering
+from prefect_resilience.graphs.plans.model import Cache, FanOut, Node, NodeCircuit
 from prefect_resilience.graphs.plans.reading.mistakes import Place, Wrong
+from prefect_resilience.graphs.plans.result import NodeResult
+from prefect_resilience.graphs.plans.routes import state_of
+from prefect_resilience.graphs.plans.templates import render
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.circuits.registry import circuit_in_use
@@ -233,3 +238,62 @@ def _without_error(inputs: dict[str, Any]) -> dict[str, Any]:
         for name, value in inputs.items()
         if name != ERROR or not isinstance(value, ErrorContext | None)
     }
+
+
+# -- jobs: the tasks of ready nodes, with filled-in templates and converted parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A task to submit, for a node or for the branch with this `index`."""
+
+    node: Node
+    task: AnyTask
+    parameters: dict[str, Any]
+    index: int | None = None
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Makes the jobs of one run. All methods raise ValueError if a template cannot be filled in.
+
+    results: those of the nodes that have ended. errors: those of the nodes that have failed.
+    """
+
+    factory: TaskFactory
+    results: Mapping[str, NodeResult]
+    errors: dict[str, ErrorContext]
+    inputs: Mapping[str, Any]
+
+    def single(self, node: Node, seen: ErrorContext | None) -> Job:
+        """The job of a node. `seen` is the error that it gets."""
+        return self._job(node, node.id, self._view(seen, {}), seen, None)
+
+    def branch(self, node: Node, name: str, index: int, item: Any, seen: ErrorContext | None) -> Job:
+        """The job of one branch of a fan-out."""
+        view = self._view(seen, {cast(FanOut, node.map).item: item, "index": index})
+        return self._job(node, name, view, seen, index)
+
+    def items(self, node: Node, seen: ErrorContext | None) -> Sequence[Any]:
+        """The items of a fan-out."""
+        items = render(cast(FanOut, node.map).over, self._view(seen, {}), place="map.over")
+        if not isinstance(items, list | tuple):
+            raise ValueError(f"map.over must be a list, not {shortly(items)}")
+        return cast("Sequence[Any]", items)
+
+    def _view(self, seen: ErrorContext | None, names: Mapping[str, Any]) -> Rendering:
+        return Rendering(self.results, state_of(seen, self.errors), self.inputs, names)
+
+    def _job(
+        self, node: Node, name: str, view: Rendering, seen: ErrorContext | None, index: int | None
+    ) -> Job:
+        action = self.factory.action(node)
+        inputs = dict(render(node.input, view))
+        if node.map is not None and node.map.item in action.parameters:
+            inputs.setdefault(node.map.item, view.names[node.map.item])
+        parameters = action.convert(inputs)
+        if ERROR in action.parameters:
+            parameters.setdefault(ERROR, seen)
+        key = node.cache.key if isinstance(node.cache, Cache) else None
+        rendered = None if key is None else str(render(key, view, place="cache.key"))
+        return Job(node, self.factory.task_for(node, name, rendered), parameters, index)

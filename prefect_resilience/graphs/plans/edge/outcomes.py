@@ -1,4 +1,4 @@
-"""The outcome of one task run of a plan, read from its future."""
+"""The outcomes of a plan's nodes: of a task run, of a fan-out, and of nodes that ran without an engine."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from prefect.utilities.engine import emit_task_run_state_change_event
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.classify.shapes import state_error
 from prefect_resilience.errors.context import ErrorContext, error_context
-from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, bounded
-from prefect_resilience.graphs.plans.model import Node
-from prefect_resilience.graphs.plans.result import with_cause
+from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, FailureReason, bounded
+from prefect_resilience.graphs.plans.model import FanOut, Node
+from prefect_resilience.graphs.plans.result import partial_results, with_cause
+from prefect_resilience.graphs.plans.schedule import name_some
 from prefect_resilience.telemetry import notes
 
 
@@ -124,6 +125,71 @@ class EndedRun(PrefectTaskRunFuture[Any]):
 
     def add_done_callback(self, fn: Callable[[PrefectFuture[Any]], None]) -> None:
         fn(self)
+
+
+# -- the branches of a fan-out
+
+NAMED = 5
+LISTED = 1_000
+
+
+class Branches:
+    """The branches of one node: the outcomes of those that have ended, and their common outcome."""
+
+    def __init__(self, node: Node, items: Sequence[Any], began: datetime) -> None:
+        self.node = node
+        self.items = items
+        self.began = began
+        self.outcomes: dict[int, NodeOutcome] = {}
+
+    def outcome(self, now: datetime) -> NodeOutcome:
+        """The outcome of the node: all outputs in the order of the items, with None for failed branches; or
+        the error that names the failed branches.
+        """
+        outcomes = [self.outcomes[i] for i in range(len(self.items))]
+        failed = [i for i, outcome in enumerate(outcomes) if outcome.error is not None]
+        times: dict[str, Any] = {
+            "attempts": sum(outcome.attempts for outcome in outcomes),
+            "started_at": self.began,
+            "duration": (now - self.began).total_seconds(),
+        }
+        if self._tolerates(len(failed)):
+            return NodeOutcome([outcome.value for outcome in outcomes], **times)
+        return NodeOutcome(None, self._error(failed, now), **times)
+
+    def _tolerates(self, failures: int) -> bool:
+        """`allow_failures` below 1 is a share of the branches, else a number of them."""
+        allowed = cast(FanOut, self.node.map).allow_failures
+        return failures <= (allowed if allowed >= 1 else allowed * len(self.items))
+
+    def _error(self, failed: list[int], now: datetime) -> ErrorContext:
+        causes = {i: cast(ErrorContext, self.outcomes[i].error) for i in failed}
+        first = causes[failed[0]]
+        texts = [f"{self.node.id}[{i}] ({error.summary()})" for i, error in list(causes.items())[:NAMED]]
+        info = ErrorInfo.of(
+            ErrorCategory.SUBTASK,
+            first.code,
+            message=f"{len(failed)} of {len(self.items)} branches failed: {name_some(texts, len(failed))}",
+            kind=first.kind,
+            retryable=first.retryable,
+            reason=FailureReason.SUBTASK_FAILURE,
+        )
+        good = {str(i): part.value for i, part in sorted(self.outcomes.items()) if part.error is None}
+        return ErrorContext.from_info(
+            info,
+            timestamp=now,
+            node_id=self.node.id,
+            action_id=self.node.type,
+            cause=first.deeper(),
+            details=redact_data(
+                {
+                    "branches": len(self.items),
+                    "failed": failed[:LISTED],
+                    "errors": {str(i): error.summary() for i, error in list(causes.items())[:LISTED]},
+                    "partial_results": partial_results(good),
+                }
+            ),
+        )
 
 
 # Task runs without an engine: nodes that were skipped or could not begin, and fan-outs.

@@ -26,15 +26,13 @@ from prefect_resilience.base.outcomes import caller_checks_failures
 from prefect_resilience.base.text import plural
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.graphs.plans.edge import outcomes
-from prefect_resilience.graphs.plans.edge.nodes import TaskFactory, recording_task_runs
-from prefect_resilience.graphs.plans.edge.outcomes import EndedRun, NodeOutcome, outcome_of
-from prefect_resilience.graphs.plans.edge.preparation import Branches, Job, Preparation
+from prefect_resilience.graphs.plans.edge.nodes import Job, Preparation, TaskFactory, recording_task_runs
+from prefect_resilience.graphs.plans.edge.outcomes import Branches, EndedRun, NodeOutcome, outcome_of
 from prefect_resilience.graphs.plans.model import Inject, Node, Plan
-from prefect_resilience.graphs.plans.node_states import name_some
 from prefect_resilience.graphs.plans.reading.reading import read_added
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult, failure_of
 from prefect_resilience.graphs.plans.routes import Routing, routes
-from prefect_resilience.graphs.plans.schedule import Ended, Schedule, ScheduleStep, Skip
+from prefect_resilience.graphs.plans.schedule import Ended, Schedule, ScheduleStep, Skip, name_some
 from prefect_resilience.graphs.routing.edge.upstream import outside_transactions
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 from prefect_resilience.telemetry.edge.events import emit

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import queue
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 from uuid import UUID
 
 from prefect.client.schemas.objects import State, StateDetails
+from prefect.context import FlowRunContext, TaskRunContext
 from prefect.flows import Flow
 from prefect.states import Completed
 from prefect.tasks import Task, task
 from prefect.utilities.annotations import quote
 
 from prefect_resilience.base.outcomes import caller_checks_failures, generates
+from prefect_resilience.base.process import start_thread
+from prefect_resilience.errors.context import attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.routing.edge.upstream import Ending, Gave, ending_of
+from prefect_resilience.graphs.routing.edge.upstream import (
+    Ending,
+    FailedUpstream,
+    Gave,
+    NeverRan,
+    context_of,
+    ending_of,
+    outside_transactions,
+)
+from prefect_resilience.graphs.routing.rounds import NoQuorum, Votes
 
 
 class _Nothing:
@@ -29,17 +43,6 @@ class _Nothing:
 
 
 NOTHING: Any = _Nothing()
-
-
-@runtime_checkable
-class Asks(Protocol):
-    """A target that calls several others, such as a quorum."""
-
-    def ask(self, request: TargetCall) -> Any:
-        """Call them and return their common value. Raises if there is none."""
-        ...
-
-    def check(self, what: str, request: TargetCall, offers: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ def check_target(
 
     `offers`: there may be a value for the first argument. `offered`: names that are filled in if declared.
     """
-    if isinstance(target, Asks):
+    if isinstance(target, Quorum):
         target.check(what, request, offers)
         return
     if not callable(target):
@@ -201,8 +204,11 @@ def call(target: Any, request: TargetCall) -> Ending:
 
     Blocks this thread, which must have no running event loop. Crashes are raised.
     """
-    if isinstance(target, Asks):
-        return _asked(target, request)
+    if isinstance(target, Quorum):
+        try:
+            return Gave(target.ask(request))
+        except Exception as error:  # noqa: BLE001 - the caller handles it
+            return ending_of(error)
     args, kwargs = arguments(target, request)
     runnable = as_task(target)
     if isinstance(runnable, Task):
@@ -212,19 +218,13 @@ def call(target: Any, request: TargetCall) -> Ending:
         kwargs = {name: _as_is(value, ours) for name, value in kwargs.items()}
     options: dict[str, Any] = {"wait_for": list(request.after)} if request.after else {}
     with caller_checks_failures():  # this run raises the error if it does not handle it
-        return _ending(cast("Any", runnable), args, {**options, **kwargs})
+        outcome = cast("Any", runnable)(*args, return_state=True, **{**options, **kwargs})
+        return ending_of(_to_its_end(outcome))
 
 
-def _ending(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ending:
-    outcome: Any = run(*args, return_state=True, **kwargs)
-    return ending_of(asyncio.run(outcome) if inspect.iscoroutine(outcome) else outcome)
-
-
-def _asked(target: Asks, request: TargetCall) -> Ending:
-    try:
-        return Gave(target.ask(request))
-    except Exception as error:  # noqa: BLE001 - the caller handles it
-        return ending_of(error)
+def _to_its_end(outcome: Any) -> Any:
+    """The outcome of a call. A coroutine is run to its end in this thread."""
+    return asyncio.run(outcome) if inspect.iscoroutine(outcome) else outcome
 
 
 def _as_is(value: Any, ours: tuple[Any, ...]) -> Any:
@@ -236,8 +236,125 @@ def following(runs: Sequence[UUID]) -> tuple[State[Any], ...]:
     return tuple(Completed(data=True, state_details=StateDetails(task_run_id=run)) for run in runs)
 
 
-def as_plain_call(fn: Callable[..., Any], request: TargetCall) -> Any:
-    """Call a function outside of a run. A coroutine is run to its end in this thread."""
-    args, kwargs = arguments(fn, request)
-    outcome = fn(*args, **kwargs)
-    return asyncio.run(cast("Any", outcome)) if inspect.iscoroutine(outcome) else outcome
+# -- quorums: several handlers run in parallel, and enough of them must give the same answer
+
+Key = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """Several handlers; `need` of them must agree. Made by `quorum`.
+
+    It can be the handler of `on_error`, the target of a branch, or be called itself: `vote(*args, **kwargs)`
+    calls every handler with these arguments, and `await vote.acall(...)` does so without blocking the loop.
+    """
+
+    handlers: tuple[Any, ...]
+    need: int
+    key: Key | None = None
+
+    @property
+    def name(self) -> str:
+        return f"quorum({', '.join(name_of(handler) for handler in self.handlers)})"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The answer of `need` handlers. Raises `NoQuorum` as soon as no answer can get enough votes."""
+        return self.ask(TargetCall(args, kwargs))
+
+    async def acall(self, *args: Any, **kwargs: Any) -> Any:
+        return await asyncio.to_thread(self.ask, TargetCall(args, kwargs))
+
+    def ask(self, request: TargetCall) -> Any:
+        """Call all handlers in parallel. Handlers that are no longer needed run to their end."""
+        box: queue.SimpleQueue[tuple[int, Ending]] = queue.SimpleQueue()
+        names = [name_of(handler) for handler in self.handlers]
+        for number, handler in enumerate(self.handlers):
+            args = (box, number, handler, request)
+            start_thread(names[number], _answer, *args, context=copy_context(), daemon=False)
+        votes, failures = Votes(self.need, self.key), list[FailedUpstream | NeverRan]()
+        for outstanding in range(len(names), -1, -1):
+            if (winner := votes.winner) is not None:
+                return winner.answer
+            if not votes.can_win(outstanding):
+                break
+            number, ending = box.get()
+            name = names[number]
+            failure = _counted(votes, name, ending)
+            if failure is not None:
+                failures.append(failure)
+                label = name if name not in votes.errors else f"{name} ({number + 1})"
+                votes.errors[label] = failure.context.summary()
+        raise _no_quorum(votes, failures)
+
+    def check(self, what: str, request: TargetCall, offers: bool) -> None:
+        for handler in self.handlers:
+            check_target(what, handler, request, offers=offers)
+
+
+def quorum(*handlers: Any, need: int = 2, key: Key | None = None) -> Quorum:
+    """Call several handlers in parallel; an answer wins when `need` of them gave it.
+
+    handlers: functions, tasks or flows, plain or async. In a run each is a task run of its own.
+    need: how many must give the same answer: `len(handlers)` for all, 1 for the first answer.
+    key: the part of an answer that is compared, as a function; by default all of it. Comparison is strict: 1
+        is neither true nor "1".
+
+    Returns the first of the equal answers. `NoQuorum` lists the votes and errors.
+
+    Example:
+        >>> def first(text: str) -> str:
+        ...     return "positive"
+        >>> def second(text: str) -> str:
+        ...     return "positive"
+        >>> quorum(first, second, need=2)("a review")
+        'positive'
+    """
+    if not handlers:
+        raise ConfigurationError("quorum(...) needs handlers: write quorum(first, second, third, need=2)")
+    for handler in handlers:
+        if not callable(handler):
+            raise ConfigurationError(f"quorum(...) needs functions or tasks, not {handler!r}")
+    if isinstance(need, bool) or not isinstance(need, int) or not 1 <= need <= len(handlers):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(
+            f"quorum(need={need!r}) with {len(handlers)} handlers: write a number from 1 to {len(handlers)}"
+        )
+    if key is not None and not callable(key):
+        raise ConfigurationError(f"quorum(key={key!r}) must be a function of the answer, or left out")
+    return Quorum(handlers, need, key)
+
+
+def _answer(box: queue.SimpleQueue[Any], number: int, handler: Any, request: TargetCall) -> None:
+    """One handler's vote, in a thread of its own. Its failure must not roll back other tasks."""
+    try:
+        with outside_transactions():
+            box.put((number, _vote(handler, request)))
+    except BaseException as error:  # noqa: BLE001 - counted as an error, so that the quorum does not wait for it
+        box.put((number, ending_of(error)))
+
+
+def _vote(handler: Any, request: TargetCall) -> Ending:
+    """The ending of one handler. Outside of a run, a function is called as it is."""
+    going_on = FlowRunContext.get() is not None or TaskRunContext.get() is not None
+    if going_on or hasattr(handler, "task_key") or isinstance(handler, Quorum):
+        return call(handler, request)
+    args, kwargs = arguments(handler, request)
+    return Gave(_to_its_end(handler(*args, **kwargs)))
+
+
+def _counted(votes: Votes, name: str, ending: Ending) -> FailedUpstream | NeverRan | None:
+    """Count an answer. Returns the failure if there is no answer, or if `key` raised."""
+    if not isinstance(ending, Gave):
+        return ending
+    try:
+        votes.add(name, ending.value)
+    except Exception as error:  # noqa: BLE001 - the user's key
+        return FailedUpstream(error, context_of(error))
+    return None
+
+
+def _no_quorum(votes: Votes, failures: list[FailedUpstream | NeverRan]) -> NoQuorum:
+    error = votes.failure()
+    error.__cause__ = next((ending.error for ending in failures if isinstance(ending, FailedUpstream)), None)
+    cause = {"cause": failures[0].context} if failures else {}
+    attach_context(error, context_of(error).model_copy(update=cause))
+    return error
