@@ -1,4 +1,5 @@
 from . import dead_letters as dead_letters
+from .calls.edge.once import once as once
 from .calls.edge.resilient import resilient as resilient
 from .durable.batches.batch import batch as batch
 from .durable.batches.decisions import RecoveryReport as RecoveryReport

@@ -47,10 +47,12 @@ class Replayed:
 class CallStart:
     """What a call takes from its arguments before its function first runs and may change them.
 
-    All attempts of the call share it. `asker`: the id of the call that requests an effect.
+    All attempts of the call share it. `asker`: the id of the call that requests an effect. `conversation`:
+    the ids of the earlier calls whose outcome its caller knows.
     """
 
     asker: str | None = None
+    conversation: frozenset[str] = frozenset()
     key: MadeKey | None = None
     undo: dict[str, Any] = field(default_factory=dict[str, Any])
     """The record of its compensation."""

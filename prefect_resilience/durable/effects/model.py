@@ -72,6 +72,8 @@ class Asker:
     replays: bool = False
     alias: str | None = None
     """The key by which it asks, if the effect has another one."""
+    conversation: frozenset[str] = frozenset()
+    """The earlier runs whose outcome it knows: what they requested, it repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +278,9 @@ def _repeats(document: EffectDocument, asker: Asker) -> bool:
     if (asker.replays and not _has_other_alias(document, asker)) or document["state"] == "compensating":
         return False
     last = document.get("asked")
-    return last is not None and last["run"] != asker.run and _in_one_pass(document, asker)
+    if last is None or last["run"] == asker.run:
+        return False
+    return last["run"] in asker.conversation or _in_one_pass(document, asker)
 
 
 def _has_other_alias(document: EffectDocument, asker: Asker) -> bool:

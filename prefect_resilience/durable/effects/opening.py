@@ -148,9 +148,6 @@ def batch_place(batch_id: str) -> str:
     return place_of(batch_id, prefix=BATCHES)[:-1]
 
 
-# -- decisions
-
-
 def lost(document: dict[str, Any] | None, token: str | None) -> str | None:
     """Why this is not the ledger in which the batch was recorded; None: it may be."""
     if token is None or (document is not None and (document["token"] == token or document["reopened_at"])):
@@ -337,6 +334,18 @@ def _opened(
     return OpenBatch(count, passed, earlier_effects(effects, passed, flow))
 
 
+def check_own_effects(ledger: Ledger, batch_id: str) -> None:
+    """Raise NotRecorded if the ledger has lost effects of the batch that this process recorded."""
+    count = batches.counts.get((id(ledger.store), batch_id))
+    if count is None or not (number := count.number):
+        return
+    document = batch_document(ledger, batch_id)
+    effects = [effect for effect, _ in ledger.each_effect(batch_id) if is_counted(effect)]
+    why = missing(document, effects, {batches.process: number}, {})
+    if document is None or why is not None:
+        raise NotRecorded(loss_report(batch_id, why or "it has none of those that this process recorded"))
+
+
 def batch_document(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
     stored = ledger.store.load(batch_place(batch_id))
     return None if stored is None else stored.value
@@ -347,9 +356,6 @@ def loss_report(batch_id: str, why: str) -> str:
         f"nothing was sent: the ledger has lost records of batch {batch_id!r}: {why}; restore it, or check "
         f"the receivers and continue with `prefect-resilience batches reopen {batch_id}`"
     )
-
-
-# -- the document
 
 
 def new_batch(batch_id: str) -> dict[str, Any]:

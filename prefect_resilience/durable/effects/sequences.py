@@ -132,7 +132,7 @@ class LedgerSequences:
             if isinstance(comparison, Continues):
                 self.key, self._place = comparison.key, place_of(self.batch_id, comparison.key)
                 self._opened.earlier.asked(self.key)
-                self._asker = Asker(self._asker.run, self._asker.passed, None, (), self._asker.replays)
+                self._asker = replace(self._asker, recipe=None, names=())
                 return self._ledger.look(self._place, self._asker)
             if comparison:
                 raise self._doubt(describe_suspects(comparison, self.batch_id))
@@ -152,7 +152,8 @@ class LedgerSequences:
         if self.effect.compensates is None:
             passed = self.here.passed()
             names = (self.source.name, *self.effect.was)
-            self._asker = Asker(self._start.asker, passed, new.recipe, names, self.effect.repeat == "replay")
+            replays, conversation = self.effect.repeat == "replay", self._start.conversation
+            self._asker = Asker(self._start.asker, passed, new.recipe, names, replays, None, conversation)
             self._doing = "the ledger could not be read"
             self._follow(ledger)
             if self.effect.external:

@@ -102,6 +102,10 @@ class Witness:
         """Whether all requests were rejected, and nothing else can have left."""
         return self.all_rejected() and not self.others and not self.beside()
 
+    def saw_something(self) -> bool:
+        """Whether anything was seen to leave."""
+        return bool(self.requests or self.others or self.beside())
+
     def beside(self) -> list[str]:
         """What a promise of one request allows beside it: changed files and native code."""
         return [*self.native, *self._files_changed()][:MOST_OTHERS]

@@ -1,0 +1,192 @@
+"""Reads an agent framework's own context argument of a tool: the run or turn, and the model's call.
+
+By the shape of the values alone: no framework is imported. A tool's parameter is such an argument if its
+annotation names a class of a framework, or says that it is injected (`Annotated[..., InjectedState]`).
+
+A turn is what one prompt of a person begins. It must stay the same when it is resumed, and differ for the
+next prompt. pydantic-ai keeps the id of the run with each message of the history, LangGraph the id of the
+prompt in the checkpoint; both survive a resume. The ids of runs, requests and model calls do not.
+"""
+
+from __future__ import annotations
+
+import sys
+import typing
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+from uuid import uuid4
+
+from prefect_resilience.durable.effects.model import Pass
+
+FRAMEWORKS = frozenset(
+    {"pydantic_ai", "langgraph", "langchain", "langchain_core", "agents", "mcp", "fastmcp", "agno"}
+)
+OPENAI = frozenset({"RunContextWrapper", "ToolContext"})
+INJECTED = "Injected"
+CONTEXTS = frozenset({"RunContext", "ToolRuntime", "RunnableConfig", "Context", *OPENAI})
+WITH_TURN = frozenset({"RunContext", "ToolRuntime", "InjectedState"})
+"""The kinds of arguments that tell the turn; of the others, `OPENAI` may."""
+RUN_ID = "run_id"
+REQUESTS = frozenset({"ModelRetry", "CallDeferred", "ApprovalRequired", "GraphBubbleUp"})
+"""Exceptions by which a tool asks its framework for another call, or for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A call of a tool by a model, as far as the framework shows it.
+
+    `turn` identifies the run or turn. `name` identifies the model's call; a framework that repeats this call
+    repeats the name. `passed` is the execution around it. `conversation`: the names of the calls that the
+    model knows of.
+    """
+
+    turn: str | None = None
+    name: str | None = None
+    passed: Pass = ()
+    conversation: frozenset[str] = frozenset()
+
+
+def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function; as texts where they cannot be resolved."""
+    try:
+        return typing.get_type_hints(fn, include_extras=True)
+    except Exception:  # noqa: BLE001 - names that only a type checker imports
+        return dict(getattr(fn, "__annotations__", {}))
+
+
+def context_parameters(hints: Mapping[str, Any]) -> dict[str, str]:
+    """The parameters that the framework fills in, each with the kind of its value."""
+    kinds = {name: _kind_of(hint) for name, hint in hints.items() if name != "return"}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
+
+
+def is_request(error: Exception) -> bool:
+    """Whether a tool raised this to ask its framework for something; it is not a failure."""
+    return any(_is_of_framework(base) and base.__name__ in REQUESTS for base in type(error).__mro__)
+
+
+def _is_of_framework(cls: Any) -> bool:
+    return str(getattr(cls, "__module__", "")).partition(".")[0] in FRAMEWORKS
+
+
+def _kind_of(hint: Any) -> str | None:
+    if isinstance(hint, str):
+        name = hint.partition("[")[0].rpartition(".")[2].strip()
+        return name if name in CONTEXTS else None
+    for extra in getattr(hint, "__metadata__", ()):
+        name = (extra if isinstance(extra, type) else cast("type[Any]", type(extra))).__name__
+        if name.startswith(INJECTED):
+            return name
+    for choice in (hint, *typing.get_args(hint)):
+        plain: Any = typing.get_origin(choice) or choice
+        for base in getattr(plain, "__mro__", (plain,)):
+            name = getattr(base, "__name__", "")
+            if name in CONTEXTS and _is_of_framework(base):
+                return name
+    return None
+
+
+def tells_turn(kinds: Mapping[str, str], hints: Mapping[str, Any]) -> bool:
+    """Whether the arguments of these kinds tell the run or turn."""
+    held = (part for name, kind in kinds.items() if kind in OPENAI for part in typing.get_args(hints[name]))
+    return not WITH_TURN.isdisjoint(kinds.values()) or any(
+        RUN_ID in getattr(base, "__annotations__", ()) or hasattr(base, RUN_ID)
+        for part in held
+        for base in getattr(part, "__mro__", ())
+    )
+
+
+def read_contexts(kinds: Mapping[str, str], values: Mapping[str, Any]) -> ModelCall:
+    """The model's call, from the arguments that the framework filled in."""
+    turn, call_id, passed, messages = None, None, (), cast("Any", ())
+    info = _node_execution()
+    for name, kind in kinds.items():
+        value = values[name]
+        if kind == "InjectedToolCallId":
+            call_id = value
+        elif kind in ("ToolRuntime", "InjectedState"):
+            messages = _read(getattr(value, "state", value), "messages") or ()
+            turn = _prompt_id(messages, info)
+        elif kind == "RunContext":
+            messages = _read(value, "messages") or ()
+            turn = f"turn:{_prompting_run(messages, value.run_id)}"
+            passed = ((f"run:{value.run_id}", 1),)
+        elif kind in OPENAI:
+            turn = _read(value.context, RUN_ID)
+            passed = ((f"usage:{id(value.usage)}", 1),)
+        call_id = call_id or getattr(value, "tool_call_id", None)
+    names = list(_names(messages))
+    if info is not None and not passed:
+        began = round((info.node_first_attempt_time or 0.0) * 1_000_000)
+        passed = ((f"node:{info.checkpoint_ns}", began + info.node_attempt),)
+    elif names and not passed:
+        passed = ((f"call:{uuid4().hex}", 1),)  # the conversation tells what is a repeat
+    return ModelCall(turn, _last_name(call_id, names), passed, frozenset(names))
+
+
+def _read(holder: Any, name: str) -> Any:
+    if isinstance(holder, Mapping):
+        return cast("Mapping[str, Any]", holder).get(name)
+    return getattr(holder, name, None)
+
+
+# -- LangGraph
+
+
+def _node_execution() -> Any:
+    """The execution of the LangGraph node around this code. A node that is retried or resumed has the same
+    `checkpoint_ns`."""
+    runtime = sys.modules.get("langgraph.runtime")
+    try:
+        return None if runtime is None else runtime.get_runtime().execution_info
+    except Exception:  # noqa: BLE001 - this code runs in no graph
+        return None
+
+
+def _prompt_id(messages: Iterable[Any], info: Any) -> str | None:
+    """The turn that the last message of a person begins; its id is unique in its thread."""
+    ids = [message.id for message in messages if getattr(message, "type", None) == "human"]
+    if not ids or ids[-1] is None:
+        return None
+    return f"turn:{getattr(info, 'thread_id', None) or ''}:{ids[-1]}"
+
+
+# -- pydantic-ai
+
+
+def _prompting_run(messages: Iterable[Any], run_id: str) -> str:
+    """The run in which a person last prompted: a run that resumes another one has no prompt of its own."""
+    runs = [
+        message.run_id
+        for message in messages
+        if any(getattr(part, "part_kind", None) == "user-prompt" for part in message.parts)
+    ]
+    return runs[-1] if runs else run_id
+
+
+# -- the calls in a conversation
+
+
+def _names(messages: Iterable[Any]) -> Iterator[str]:
+    """The tool calls of a conversation. Some providers use an id again: then its number counts, too."""
+    count: Counter[str] = Counter()
+    for message in messages:
+        calls: Iterable[Any] = getattr(message, "tool_calls", None) or getattr(message, "parts", ())
+        for call in calls:
+            is_call = isinstance(call, Mapping) or getattr(call, "part_kind", None) == "tool-call"
+            call_id: Any = _read(call, "id" if isinstance(call, Mapping) else "tool_call_id")
+            if is_call and call_id:
+                count[call_id] += 1
+                yield _numbered(call_id, count[call_id])
+
+
+def _numbered(call_id: str, number: int) -> str:
+    return call_id if number == 1 else f"{call_id}~{number}"
+
+
+def _last_name(call_id: str | None, names: list[str]) -> str | None:
+    """The name of a call: its id, with the number of its last use in the conversation."""
+    uses = [name for name in names if name == call_id or name.startswith(f"{call_id}~")]
+    return uses[-1] if uses else call_id

@@ -1,0 +1,220 @@
+"""The shapes in which LangGraph 1.2, OpenAI Agents 0.24 and others show a tool's call."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Annotated, Any
+
+import pytest
+
+from prefect_resilience import ConfigurationError, InDoubt, once
+
+AGAIN = "Not repeated"
+SENT: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch, tmp_path):
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{tmp_path}/effects.db")
+    SENT.clear()
+
+
+def of(module: str, name: str, base: type = object) -> Any:
+    return type(name, (base,), {"__module__": module})
+
+
+ToolRuntime = of("langgraph.prebuilt.tool_node", "ToolRuntime")
+InjectedState = of("langgraph.prebuilt.tool_node", "InjectedState")
+InjectedToolCallId = of("langchain_core.tools.base", "InjectedToolCallId")
+GraphInterrupt = of("langgraph.errors", "GraphInterrupt", of("langgraph.errors", "GraphBubbleUp", Exception))
+Context = of("mcp.server.mcpserver.context", "Context")
+ToolContext = of("agents.tool_context", "ToolContext")
+
+
+class RunContextWrapper:
+    __module__ = "agents.run_context"
+
+    def __class_getitem__(cls, held: type) -> Any:
+        return Annotated[cls, held]
+
+
+class Turn:
+    run_id: str
+
+
+def tool(context: Any, **options: Any) -> Any:
+    def pay(to: str, context: Any) -> str:
+        SENT.append(to)
+        return "paid"
+
+    pay.__annotations__["context"] = context
+    return once(**options)(pay)
+
+
+# -- LangGraph
+
+
+def human(message_id: str | None) -> Any:
+    return SimpleNamespace(type="human", id=message_id)
+
+
+def asked(*call_ids: str | None) -> Any:
+    return SimpleNamespace(type="ai", id="a", tool_calls=[{"id": call_id} for call_id in call_ids])
+
+
+def runtime(call_id: str | None, *messages: Any) -> Any:
+    return SimpleNamespace(state={"messages": messages}, tool_call_id=call_id)
+
+
+@pytest.fixture
+def node(monkeypatch):
+    """The node execution that `langgraph.runtime.get_runtime()` tells."""
+    info = SimpleNamespace(
+        thread_id="t", checkpoint_ns="tools:1", node_attempt=1, node_first_attempt_time=1795836672.5
+    )
+    module: Any = ModuleType("langgraph.runtime")
+    module.get_runtime = lambda: SimpleNamespace(execution_info=info)
+    monkeypatch.setitem(sys.modules, "langgraph.runtime", module)
+    return info
+
+
+def test_in_a_conversation_a_repeat_is_a_call_whose_outcome_the_model_knows():
+    pay = tool(ToolRuntime)
+    prompt = human("p1")
+    assert pay("bob", runtime("c1", prompt, asked("c1"))) == "paid"
+    assert pay("bob", runtime("c1", prompt, asked("c1"))) == "paid"  # the framework repeats the model's call
+    assert pay("bob", runtime("c2", prompt, asked("c2"))) == "paid"  # the model does not know of c1
+    assert pay("bob", runtime("c3", prompt, asked("c2"), asked("c3"))).startswith(AGAIN)
+    assert SENT == ["bob"]
+    assert pay("bob", runtime("c4", prompt, asked("c3"), human("p2"), asked("c4"))) == "paid"
+    assert SENT == ["bob", "bob"]
+
+
+def test_an_id_that_a_provider_uses_again_is_another_call():
+    pay = tool(ToolRuntime)
+    prompt = human("p1")
+    pay("bob", runtime("call", prompt, asked("call")))
+    assert pay("bob", runtime("call", prompt, asked("call"))) == "paid"
+    assert pay("bob", runtime("call", prompt, asked("call"), asked("call"))).startswith(AGAIN)
+
+
+def test_a_node_that_is_retried_or_resumed_begins_again(node):
+    pay = tool(dict, scope="s")  # without an argument of the framework
+    assert pay("bob", {}) == "paid"
+    assert pay("bob", {}).startswith(AGAIN)
+    node.node_attempt = 2
+    assert pay("bob", {}) == "paid"
+    node.node_first_attempt_time, node.node_attempt = None, 1
+    assert pay("bob", {}) == "paid"
+    assert SENT == ["bob"]
+
+
+def test_a_turn_belongs_to_its_thread(node):
+    pay = tool(ToolRuntime)
+    for node.thread_id in ("t", "u"):
+        pay("bob", runtime("c1", human("1"), asked("c1")))
+    assert SENT == ["bob", "bob"]
+
+
+def test_outside_of_a_graph_there_is_no_node(node, monkeypatch):
+    monkeypatch.delattr(sys.modules["langgraph.runtime"], "get_runtime")
+    assert tool(ToolRuntime)("bob", runtime("c1", human("1"), asked("c1"))) == "paid"
+
+
+def test_the_state_and_the_call_id_may_be_injected():
+    @once
+    def pay(
+        to: str,
+        state: Annotated[dict[str, Any], InjectedState()],
+        call_id: Annotated[str, InjectedToolCallId],
+    ) -> str:
+        return "paid"
+
+    state = {"messages": [human("p"), asked("c1")]}
+    assert pay("bob", state, "c1") == "paid"
+    assert pay("bob", state, "c1") == "paid"
+    assert pay("bob", {"messages": [*state["messages"], asked("c2")]}, "c2").startswith(AGAIN)
+
+
+@pytest.mark.parametrize("messages", [[], [human(None)], [SimpleNamespace(type="ai", id="1", tool_calls=[])]])
+def test_a_state_without_a_prompt_tells_no_turn(messages):
+    with pytest.raises(ConfigurationError, match="was not called: ToolRuntime tells no run or turn"):
+        tool(ToolRuntime)("bob", runtime("c1", *messages))
+
+
+# -- OpenAI Agents, MCP
+
+
+def test_the_context_of_openai_agents_has_the_run_id():
+    pay = tool(RunContextWrapper[Turn])
+    first, second = (SimpleNamespace(context={"run_id": "1"}, usage=object()) for _ in range(2))
+    assert pay("bob", first) == "paid"
+    assert pay("bob", first).startswith(AGAIN)
+    assert pay("bob", second) == "paid"
+    with pytest.raises(ConfigurationError, match="RunContextWrapper tells no run or turn"):
+        pay("bob", SimpleNamespace(context=None, usage=None))
+    assert SENT == ["bob"]
+
+
+@pytest.mark.parametrize(
+    "context", [RunContextWrapper[str], RunContextWrapper, ToolContext, Context, "mcp.Context", "int"]
+)
+def test_a_context_that_tells_no_turn_is_refused_when_it_is_decorated(context):
+    with pytest.raises(ConfigurationError, match="needs the run or turn"):
+        tool(context)
+
+
+def test_names_that_cannot_be_resolved_count_as_they_are_written():
+    pay = tool("RunContext[Nowhere]", scope=lambda context: context.deps)
+    context = SimpleNamespace(run_id="r", deps="d", messages=None, tool_call_id="c1")
+    assert pay("bob", context) == "paid"
+    context.tool_call_id = "c2"
+    assert pay("bob", context).startswith(AGAIN)
+
+
+# -- what a tool asks of its framework
+
+
+@pytest.mark.parametrize(
+    ("traffic", "outcome", "isasync"),
+    [
+        ("", GraphInterrupt, False),
+        ("", GraphInterrupt, True),
+        ("file", InDoubt, False),
+        ("file", InDoubt, True),
+        ("native", InDoubt, False),
+    ],
+)
+async def test_a_request_to_the_framework_is_passed_on_if_nothing_can_have_left(
+    traffic, outcome, isasync, tmp_path
+):
+    answers: list[str] = []
+
+    def ask(by: str) -> str:
+        if answers:
+            return answers[0]
+        if by == "file":
+            (tmp_path / "sent").write_text(by)
+        raise GraphInterrupt("approve?")
+
+    async def ask_async(by: str) -> str:
+        return ask(by)
+
+    def ask_with_driver(by: str) -> str:
+        return f"{ctypes.CDLL}" and ask(by)
+
+    plain = ask_with_driver if traffic == "native" else ask
+    approve = once(ask_async if isasync else plain, scope="s")
+    with pytest.raises(outcome):
+        await approve(traffic) if isasync else approve(traffic)
+    answers.append("yes")
+    if outcome is GraphInterrupt:
+        assert (await approve(traffic) if isasync else approve(traffic)) == "yes"
+
+
+def test_a_config_is_no_argument_of_the_model():
+    pay = tool(of("langchain_core.runnables.config", "RunnableConfig", dict), scope="s")
+    assert pay("bob", {"run_id": "1"}) == "paid"
+    assert pay("bob", {"run_id": "2"}).startswith(AGAIN)
