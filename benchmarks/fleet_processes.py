@@ -139,9 +139,9 @@ def measure(server: Server, processes: int, way: str) -> dict[str, Any]:
     circuit.reset()
     with fleet(processes, server.url(), way) as lines:
         time.sleep(SETTLES)
-        before, begun = _statistics(server), time.monotonic()
+        before, begun = statistics_of(server), time.monotonic()
         time.sleep(SECONDS)
-        after, took = _statistics(server), time.monotonic() - begun
+        after, took = statistics_of(server), time.monotonic() - begun
         seen = circuit.snapshot()
         told: list[float] = []
         for _ in range(OPENINGS[way]):
@@ -168,7 +168,7 @@ def measure(server: Server, processes: int, way: str) -> dict[str, Any]:
     }
 
 
-def _statistics(server: Server) -> dict[str, float]:
+def statistics_of(server: Server) -> dict[str, float]:
     """Operations so far by the server's own count: those that clients sent, and those inside of scripts."""
     if isinstance(server, RedisServer):
         stats = cast("dict[str, dict[str, float]]", server.client().info("commandstats"))

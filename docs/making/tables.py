@@ -28,6 +28,7 @@ from prefect_resilience import (
     RecoveryPolicy,
     Retry,
     RetryBudget,
+    TokenLimit,
     path,
 )
 from prefect_resilience.base.durations import as_seconds
@@ -49,6 +50,7 @@ POLICIES: tuple[type[BaseModel], ...] = (
     AdaptiveLimit,
     Bulkhead,
     RateLimit,
+    TokenLimit,
     Hedge,
     Decompose,
     RecoveryPolicy,

@@ -44,6 +44,9 @@ class Guarding:
     _kind: ClassVar[str]
     """Its name in messages, such as "limit"."""
 
+    metered: ClassVar[bool] = False
+    """Whether it is bound to the arguments of each call, and its tickets see the answers."""
+
     @property
     @abstractmethod
     def fields(self) -> tuple[str, ...]:
@@ -107,8 +110,9 @@ class Guarding:
         """Call `fn(*args, **kwargs)`, guarded. For an async function use `acall`."""
         if is_coroutine_function(fn):
             raise self._is_async(fn)
+        guarding = self._bound_by(fn)(args, kwargs) if self.metered else self
         try:
-            return drive(self._around(Invoke(partial(_call, fn), args, kwargs)))
+            return drive(guarding._around(Invoke(partial(_call, fn), args, kwargs)))
         except UnawaitedResult as error:
             if error.fn is not fn:
                 raise
@@ -120,7 +124,8 @@ class Guarding:
     async def acall(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T: ...
     async def acall(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call `fn(*args, **kwargs)`, guarded; await an awaitable result. Never blocks the event loop."""
-        return await adrive(self._around(Invoke(fn, args, kwargs)))
+        guarding = self._bound_by(fn)(args, kwargs) if self.metered else self
+        return await adrive(guarding._around(Invoke(fn, args, kwargs)))
 
     def _around(self, invoke: Invoke) -> Steps[Any]:
         ticket = yield from self.acquire()
@@ -128,6 +133,8 @@ class Guarding:
         try:
             result = yield invoke
             require_result(result, invoke.fn)
+            if self.metered:
+                ticket.see(result)
         except BaseException as error:
             yield from self.finish(ticket, error)
             if result is not None and take_returned(invoke.fn, error) is not None:
@@ -174,9 +181,12 @@ class Guarding:
 
     def _bound_by(self, fn: Callable[..., Any]) -> Bind:
         """A function that returns the guarding object for the arguments of one call of `fn`."""
-        if not self.fields:
+        if not self.fields and not self.metered:
             return lambda args, kwargs: self
-        signature = inspect.signature(fn)
+        try:
+            signature = inspect.signature(fn)
+        except ValueError:  # of a function that is not Python's
+            return lambda args, kwargs: self
 
         def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Guarding:
             bound = signature.bind(*args, **kwargs)

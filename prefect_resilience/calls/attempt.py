@@ -134,6 +134,9 @@ def attempt(
             value = yield command()
         else:
             value = yield from claim.call(command, guard.classify_error)
+        for guarding, ticket in held:
+            if guarding.metered:
+                ticket.see(value)
         yield from leave(guard, held, None)
         return value
     except BaseException as error:
@@ -152,7 +155,8 @@ def enter(
     Returns the span of the attempt, with the effect's `key`, if spans are recorded; it ends with the guards.
     """
     for guarding in guard.entered_in_order:
-        bound = guarding.bind(run.parameters) if guarding.fields else guarding
+        binds = guarding.fields or guarding.metered
+        bound = guarding.bind(run.parameters) if binds else guarding
         patient = guarding is guard.circuit and guard.retrying.most_retries > 0
         entering = cast("CircuitBreaker", bound).acquire(patience(guard, run)) if patient else bound.acquire()
         held.append((bound, (yield from entering)))

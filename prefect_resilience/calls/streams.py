@@ -72,11 +72,14 @@ class Stream:
     waited: float = 0.0
     """Seconds spent waiting for the generator, without the time that its reader takes between chunks."""
     held: Held = field(default_factory=Held)
+    meters: tuple[Any, ...] = ()
+    """The tickets that see each chunk."""
     around: AbstractContextManager[None] = field(default_factory=nullcontext)
     """Makes the attempt's span the current one while the generator runs, not while its reader does."""
 
     def open(self) -> Steps[None]:
         self.around = (yield from enter(self.guard, self.run, self.held, is_current=False)) or self.around
+        self.meters = tuple(ticket for guarding, ticket in self.held if guarding.metered)
 
     def close(self, error: BaseException | None) -> Steps[None]:
         yield from leave(self.guard, self.held, error, took=self.waited)
@@ -149,6 +152,12 @@ class Stream:
             return aiterate_with_deadline(chunks, total, idle)
         return chunks if timeout is None else iterate_with_deadline(chunks, total, idle)
 
+    def hand_on(self, chunk: Any) -> None:
+        """Note a chunk that the reader gets."""
+        self.handed_on.add(chunk)
+        for meter in self.meters:
+            meter.see(chunk)
+
     def count_chunks(self, source: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         """The chunks of a generator, counted. Values that are sent in are passed on to it."""
         sent: Any = None
@@ -158,7 +167,7 @@ class Stream:
                 with self.around:
                     chunk = source.send(sent)
                 self.waited += time.monotonic() - since
-                self.handed_on.add(chunk)
+                self.hand_on(chunk)
                 sent = yield chunk
         except StopIteration as stop:
             return stop.value
@@ -174,7 +183,7 @@ class Stream:
                 if chunk is _END:
                     return
                 self.waited += time.monotonic() - since
-                self.handed_on.add(chunk)
+                self.hand_on(chunk)
                 yield chunk
         finally:
             await source.aclose()

@@ -53,6 +53,7 @@ REJECTING_GUARDS = {
     "BulkheadFullError": "bulkhead",
     "AdaptiveLimitFullError": "adaptive_limit",
     "RateLimitedError": "rate_limit",
+    "TokenLimitedError": "token_limit",
 }
 """The limit that rejected a call, by the name of its error."""
 

@@ -159,11 +159,13 @@ def change(
     step: Callable[[Any], Any],
     lasts: float | None = None,
     is_open: Callable[[Any], bool] | None = None,
+    now: float | None = None,
 ) -> Any:
     """The value under `key` after `step`, which gets the current value or None, and may be called repeatedly.
 
     A `step` that returns None or its argument itself changes nothing. `lasts`: seconds until the value ends.
     `is_open`: whether a value is to be listed among what is open; such values do not expire.
+    `now`: the store's time, if the caller knows it well enough for `lasts`.
     """
     for _ in range(MOST_CHANGES):
         document = store.load(key)
@@ -173,7 +175,7 @@ def change(
             return after
         version = 0 if document is None else document.version
         if lasts is not None:
-            swapped = store.swap(key, version, after, store.now() + lasts)
+            swapped = store.swap(key, version, after, (store.now() if now is None else now) + lasts)
         else:
             swapped = write(store, key, version, after, is_open is not None and is_open(after))
         if swapped:

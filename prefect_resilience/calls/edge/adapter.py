@@ -27,6 +27,7 @@ from prefect_resilience.calls.edge.exchange import (
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.current import HEADER, in_progress
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.guards.limits.usage import BodyUsage
 from prefect_resilience.guards.retries.policy import DEFAULT_RETRY
 from prefect_resilience.guards.timeouts.timeout import Timeout
 
@@ -118,7 +119,12 @@ class ResilientAdapter(HTTPAdapter):
             sending.request.headers[HEADER] = effect.sent_key
 
         def send(_: int) -> requests.Response:
-            return super(ResilientAdapter, self).send(sending.request, *sending.args, **sending.kwargs)
+            response = super(ResilientAdapter, self).send(sending.request, *sending.args, **sending.kwargs)
+            is_read = not sending.kwargs.get("stream") and response.status_code < 400
+            if is_read and any(limit.metered for limit in self._guard.limits):
+                kind = response.headers.get("Content-Type", "")
+                vars(response)["stream"] = BodyUsage(kind, _read(response))  # the session reads it next
+            return response
 
         return drive(send_attempt(exchange, send, _judge, threaded=self._guard.timeout is not None))
 
@@ -152,13 +158,19 @@ def _judge(response: requests.Response) -> Steps[requests.HTTPError | None]:
         return None
     size = response.headers.get("Content-Length", "")
     if size.isdigit() and int(size) <= READ:
-        try:
-            response.content  # noqa: B018 - it is read here, for the classification and for the caller
-        except requests.RequestException as error:
-            response.raw = _Broken(response.raw, error)
+        _read(response)
     text = f"{response.status_code} {response.reason} from {urlsplit(response.url).netloc.rpartition('@')[2]}"
     return requests.HTTPError(text, response=response)
     yield  # makes it a generator
+
+
+def _read(response: requests.Response) -> bytes:
+    """Read the body, for this module and for the caller. An error is raised when the caller reads."""
+    try:
+        return response.content
+    except requests.RequestException as error:
+        response.raw = _Broken(response.raw, error)
+        return b""
 
 
 class _Broken:

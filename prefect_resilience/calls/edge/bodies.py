@@ -13,6 +13,7 @@ import httpx
 from prefect_resilience.base.drive import Invoke, Steps
 from prefect_resilience.calls.edge.exchange import READ, is_failure
 from prefect_resilience.errors.exceptions import ConfigurationError, NotSent
+from prefect_resilience.guards.limits.usage import BodyUsage
 
 
 def library_of(message: object) -> Any:
@@ -33,9 +34,9 @@ def is_whole(message: Any) -> bool:
 
 
 @cache
-def _rest_class(library: Any) -> type[Any]:
-    """`_Rest` as a stream of this library."""
-    return type("Rest", (_Rest, library.SyncByteStream, library.AsyncByteStream), {})
+def _stream_class(kind: type[Any], library: Any) -> type[Any]:
+    """`_Rest` or `_Metered` as a stream of this library."""
+    return type(kind.__name__, (kind, library.SyncByteStream, library.AsyncByteStream), {})
 
 
 def as_answer(answer: Any, isasync: bool) -> Any:
@@ -65,7 +66,7 @@ def judge(response: Any) -> Steps[Exception | None]:
     if is_whole(response):
         return _unwell(response, None)
     stream = response.stream
-    response.stream = rest = _rest_class(library_of(response))(response)
+    response.stream = rest = _stream_class(_Rest, library_of(response))(response)
     if hasattr(stream, "__aiter__") and not hasattr(stream, "__iter__"):
         whole = yield Invoke(rest.aread_some)
     else:
@@ -141,6 +142,61 @@ class _Rest:
 
     async def aclose(self) -> None:
         await self._whole.aclose()
+
+
+# The usage in the answer of a language model.
+
+MOST_METERED = 8_000_000
+"""The most bytes of a body in which a usage is looked for."""
+
+
+def meter_body(response: Any) -> Any:
+    """The response; limits on what calls use read its body while the client does."""
+    if response.status_code < 400:
+        response.stream = _stream_class(_Metered, library_of(response))(response)
+    return response
+
+
+class _Metered(BodyUsage):
+    """A body that is kept, as far as it was read, until its end."""
+
+    def __init__(self, response: Any) -> None:
+        body = response.content if response.is_closed else None
+        super().__init__(response.headers.get("Content-Type", ""), body)
+        self._response: Any = response
+        self._whole: Any = response.stream
+        self._chunks: list[bytes] = []
+        self._size = 0
+
+    def _keep(self, chunk: bytes) -> bytes:
+        self._size += len(chunk)
+        if self._size <= MOST_METERED:
+            self._chunks.append(chunk)
+        return chunk
+
+    def _end(self, is_whole: bool) -> None:
+        library, headers, body = library_of(self._response), self._response.headers, b""
+        with suppress(library.DecodingError):
+            body = library.Response(200, headers=headers, content=b"".join(self._chunks)).content
+        self.settle(body, is_whole)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._whole:
+            yield self._keep(chunk)
+        self._end(True)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._whole:
+            yield self._keep(chunk)
+        self._end(True)
+
+    def close(self) -> None:
+        self._whole.close()
+        self._end(False)
+
+    async def aclose(self) -> None:
+        await self._whole.aclose()
+        self._end(False)
 
 
 # Requests that are abandoned while they wait for a connection: they are not sent later.

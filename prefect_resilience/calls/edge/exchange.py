@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from threading import Lock
 from typing import Any
@@ -140,6 +142,13 @@ class Exchange:
         """The first segment of the path: "/v1" of "/v1/users"."""
         return "/" + self.path.lstrip("/").partition("/")[0]
 
+    def read_json(self) -> Any:
+        """The JSON of the request; None if it has none."""
+        sent = getattr(self.request, "request", self.request)  # with `requests`, an adapter's
+        with suppress(Exception):
+            return json.loads(sent.body if hasattr(sent, "body") else sent.content)
+        return None
+
     def began(self) -> int:
         """The number of the attempt that begins. The response to the previous one is no longer read."""
         self.error = UNFINISHED
@@ -201,7 +210,10 @@ class HttpRun(LocalRun):
     @property
     def parameters(self) -> Mapping[str, Any]:
         sent = self.exchange
-        return {"exchange": sent, "host": sent.host, "method": sent.method, "prefix": sent.prefix}
+        of_name = {"exchange": sent, "host": sent.host, "method": sent.method, "prefix": sent.prefix}
+        if any(limit.metered for limit in self.guard.limits):
+            return {**of_name, "body": sent.read_json()}
+        return of_name
 
     def request_attributes(self) -> dict[str, Any]:
         sent = self.exchange

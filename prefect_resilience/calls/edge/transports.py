@@ -22,6 +22,7 @@ from prefect_resilience.calls.edge.bodies import (
     is_whole,
     judge,
     library_of,
+    meter_body,
     stoppable,
 )
 from prefect_resilience.calls.edge.elsewhere import BaseURL, elsewhere
@@ -115,6 +116,7 @@ class _HttpxGuards(Generic[Inner]):
         options["fallback"] = elsewhere(fallback, self._to, self._isasync)
         self._guard: Guard = guard_of(options, self._request, self._isasync)
         self._first = FirstAttempt(self._guard, self._begin)
+        self._metered = any(limit.metered for limit in self._guard.limits)
         self._by_prefix = any("prefix" in guarding.fields for guarding in self._guard.entered_in_order)
         self._threaded = not self._isasync and self._guard.timeout is not None
 
@@ -193,7 +195,8 @@ class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTranspor
 
     retry, classify: as in `resilient_task`.
     circuit, limits: as in `resilient_task`. Their names may contain `{host}`, `{method}` and `{prefix}`, the
-        first segment of the path. By default there is one circuit for each host and port.
+        first segment of the path. By default there is one circuit for each host and port. A `TokenLimit`
+        reads the body of a response as the client does; its `estimate` gets the request's JSON as `body`.
     timeout: seconds that one attempt may take until the headers of its response arrive. The wait for each
         chunk of a body is the read timeout of the client, as in `httpx.Timeout(30, read=10)`.
     deadline: seconds for all attempts and delays together, including those at the URLs of `fallback`.
@@ -253,7 +256,7 @@ class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTranspor
         sent = request if is_over is None else stoppable(request, is_over)
         response = self._inner.handle_request(sent)
         response.request = request
-        return response
+        return meter_body(response) if self._metered else response
 
     def _to(self, base: BaseURL) -> Any:
         def send(exchange: Exchange, _: Any) -> httpx.Response:
@@ -313,7 +316,7 @@ class AsyncResilientTransport(
         _attend_effect(request, isasync=True)
         response = await self._inner.handle_async_request(request)
         response.request = request
-        return response
+        return meter_body(response) if self._metered else response
 
     def _to(self, base: BaseURL) -> Any:
         async def send(exchange: Exchange, _: Any) -> httpx.Response:
