@@ -35,7 +35,7 @@ FOR_MKDOCS = env -u PREFECT_API_URL DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WA
 .DEFAULT_GOAL := help
 # Two targets at once would install into one environment at once
 .NOTPARALLEL:
-.PHONY: help demo docs docs-version test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth store-scale house matrix runners dist test-all
+.PHONY: help demo docs docs-version test kills check bench bad-day wheel clean browser newcomer fleet long agents mutants fuzz soak growth store-scale house matrix runners dist test-all
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -128,6 +128,11 @@ long: .venv/.installed-dev ## the other long forms: races, kills of replays and 
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/guards/circuits tests/durable/letters tests/durable/effects tests/guards/model tests/graphs/plans \
 		tests/operations/reports tests/operations/tuning tests/stores tests/flows
 
+agents: .venv/.installed-dev ## the examples of flows/once with LangGraph, pydantic-ai, OpenAI Agents and FastMCP themselves, each killed at three points
+	@test -d .venv-agents || $(PYTHON) -m venv .venv-agents
+	@.venv-agents/bin/python -m pip install --quiet --disable-pip-version-check -r tests/calls/once/requirements.txt
+	@$(IN_A_HOME_OF_ITS_OWN) ONCE_PYTHON=$(CURDIR)/.venv-agents/bin/python $(BIN)/python -m pytest -m long tests/calls/once
+
 docs: .venv/.installed-docs ## the documentation as pages in site/, strictly: a broken link is an error
 	@$(BIN)/python -m docs.making.tables
 	@$(BIN)/python -m docs.making.pictures
@@ -149,7 +154,7 @@ dist: .venv/.installed-dev ## wheel and source distribution in dist/, checked as
 	@$(BIN)/python -m docs.making.licences
 
 clean: ## remove the environment and everything that was generated
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage coverage.xml build dist site
+	rm -rf .venv .venv-agents .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage coverage.xml build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
