@@ -1,7 +1,5 @@
 """Real parts that many tests need."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os

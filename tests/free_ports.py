@@ -1,7 +1,5 @@
 """Ports for servers that start later."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 from contextlib import suppress

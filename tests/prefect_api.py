@@ -3,8 +3,6 @@
 A plugin: all files, and all workers of pytest-xdist, share one server, which takes its time to start.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os

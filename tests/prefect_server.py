@@ -6,8 +6,6 @@ serves an API on a free port of the loopback, with a database in that folder, un
 (however it ended, so that no server is left behind). Its address is then in FOLDER/url.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

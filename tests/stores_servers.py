@@ -7,8 +7,6 @@ PREFECT_RESILIENCE_TEST_POSTGRES_URL and PREFECT_RESILIENCE_TEST_REDIS_URL name.
 store is ever skipped. All servers listen on loopback only and end with the session.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Outcomes and copies of what functions seldom return or get."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

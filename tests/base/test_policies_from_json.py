@@ -1,7 +1,5 @@
 """Policies as other documents write them: names in camel case, comments, the nearest name of an event."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a process has once: made anew in a forked child, ended at exit, run beside the work."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import socket

@@ -1,7 +1,5 @@
 """What a guard around any call costs: the candidates make the same call, and the requirements are judged."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """The bad day: its columns counted by hand on a small day, and a day of seconds lived through by all four."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a failing call costs: the candidates fail as they should, and the requirements are judged."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

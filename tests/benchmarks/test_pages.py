@@ -1,7 +1,5 @@
 """Pages from a service on its bad day: what the service counts, and a day of seconds in all four ways."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What spans cost: the looks of a call are counted, and the requirement is judged."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import spans

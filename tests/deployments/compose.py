@@ -1,7 +1,5 @@
 """compose.yaml without Docker: the same services, from this machine's binaries, on loopback."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """deployments/kubernetes: what prefect-kubernetes makes of it is a job that Kubernetes would take."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the pages' code meets: a Prefect API, a store and a folder of its own, and no pauses."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

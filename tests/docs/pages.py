@@ -1,7 +1,5 @@
 """The pages of the documentation as code: their blocks, and the public names that they use."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

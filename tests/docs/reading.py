@@ -1,7 +1,5 @@
 """A page as its reader follows it: files are saved, code and commands run, and their outputs compared."""
 
-from __future__ import annotations
-
 import io
 import shlex
 from collections.abc import Callable

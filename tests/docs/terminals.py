@@ -1,7 +1,5 @@
 """Terminals as a reader has them: bash on a pseudo-terminal, in which commands are typed and read."""
 
-from __future__ import annotations
-
 import codecs
 import fcntl
 import os

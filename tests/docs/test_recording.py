@@ -1,7 +1,5 @@
 """docs/pictures/demo.svg: the recorded demo, as the README and the start page show it."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 import pytest

@@ -1,7 +1,5 @@
 """The site that `make docs` makes: every page has its place, and nothing is loaded from elsewhere."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from importlib.metadata import requires

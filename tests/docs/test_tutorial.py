@@ -15,8 +15,6 @@ Different for the test: free ports, a wheel that leads to this checkout, the ser
 place of the one that the reader starts, and a worker that looks for runs every second.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import site

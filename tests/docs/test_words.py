@@ -1,7 +1,5 @@
 """The pages, docstrings and messages use the words of the glossary, and no others for the same things."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

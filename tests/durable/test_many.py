@@ -1,7 +1,5 @@
 """Lists, purges and counts read what they need: a page, one batch, what is open. Counted in documents."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Exceptions of libraries that are not installed, by their dotted names; and a process without secrets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Real parts for the tests of errors."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 import json

@@ -1,7 +1,5 @@
 """Databases: what their drivers raise, SQLite provoked for real, Redis's replies over a socket."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path

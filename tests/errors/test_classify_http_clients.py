@@ -1,7 +1,5 @@
 """HTTP clients, each provoked for real against a service on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

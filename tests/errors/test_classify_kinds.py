@@ -1,7 +1,5 @@
 """Answers that look like one thing and are another: throttles, lost races, streams, waits in odd places."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Message brokers, mail servers, SSH, and databases beyond SQLSTATE."""
 
-from __future__ import annotations
-
 import smtplib
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Chains, groups, rules, states, texts: how classify comes to its answer."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4

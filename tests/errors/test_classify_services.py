@@ -1,7 +1,5 @@
 """Services with codes of their own, and classes that nobody knows but whose names say what happened."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every exception of the package can travel to another process, and says the same there."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """Failures that users raise, resources that are used up, and the structures made of them."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import pickle

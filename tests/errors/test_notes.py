@@ -1,7 +1,5 @@
 """Notes on exceptions."""
 
-from __future__ import annotations
-
 import traceback
 
 from prefect_resilience.errors.secrets.redact import add_note

@@ -1,7 +1,5 @@
 """Retry-After in all its spellings."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime

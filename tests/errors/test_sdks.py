@@ -1,8 +1,6 @@
 """What the SDKs that are installed here raise, against the expert's verdict (see tests/errors/sdks and
 more_sdks)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Answers that were cut at a limit of tokens, as the SDKs give them and as JSON."""
 
-from __future__ import annotations
-
 from enum import Enum
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Streams that end without their end marker are cut, whoever sent them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import pickle

@@ -1,7 +1,5 @@
 """What an error carries comes before what it is called, whatever library it is of."""
 
-from __future__ import annotations
-
 import enum
 from types import SimpleNamespace
 from typing import Any

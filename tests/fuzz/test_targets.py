@@ -1,7 +1,5 @@
 """The fuzzing targets in their short form."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """An environment for Prefect's suite: this package with its pinned versions, and the suite's own packages."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import venv

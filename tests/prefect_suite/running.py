@@ -1,7 +1,5 @@
 """One file of Prefect's suite, run in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """How the outcomes of Prefect's suite are compared. The suite itself is run by hand, on a checkout."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -6,8 +6,6 @@ reads what the run before it measured, and prints nothing if it is enough. Code 
 processes is not measured.
 """
 
-from __future__ import annotations
-
 import sys
 from io import StringIO
 from pathlib import Path

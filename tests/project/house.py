@@ -6,8 +6,6 @@ prints one line for each figure, with its limit where there is one. `--long` add
 The exit code is 1 if a figure is above its limit.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

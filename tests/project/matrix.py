@@ -6,8 +6,6 @@ combination that was tried at this commit is not tried again. `--write` puts the
     python -m tests.project.matrix [--python PATH ...] [--prefect 3.9.1 ...] [--write]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

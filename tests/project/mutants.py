@@ -7,8 +7,6 @@ A run that was stopped goes on where it was. Survivors are tried again when thei
     python -m tests.project.mutants [machine window ...] [--workers 2] [--show]
 """
 
-from __future__ import annotations
-
 import argparse
 import filecmp
 import json

@@ -1,7 +1,5 @@
 """How names in the package are formed: what `make house` counts of them."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Links lead somewhere, and a measured figure has the command beside it that measures it again."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

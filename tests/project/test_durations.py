@@ -1,7 +1,5 @@
 """Durations: one parser, for every option."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """The limits of the package's size hold (`make house`), and are measured as they say."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

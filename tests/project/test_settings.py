@@ -1,7 +1,5 @@
 """The settings are those of the environment as it stands, however often they are asked for."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 

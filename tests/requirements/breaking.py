@@ -5,8 +5,6 @@ once, with `- ` before each line; and the text in its place, with `+ `. A line m
 replacements, in the same file or in another, follow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

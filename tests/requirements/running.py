@@ -3,8 +3,6 @@
 Prefect and pytest are imported once: each run is a fork of this process, with the copy's modules.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

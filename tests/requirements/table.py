@@ -1,7 +1,5 @@
 """The rows of `rows.txt`, and the tests that are marked with them."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass

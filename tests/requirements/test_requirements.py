@@ -1,7 +1,5 @@
 """Each requirement is shown by a test, and the page says by which."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

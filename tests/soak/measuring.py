@@ -1,7 +1,5 @@
 """What a process holds, over time, and whether it is flat."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

@@ -1,7 +1,5 @@
 """The soak in its short form, and that it would see what grows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Helpers of the store tests."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

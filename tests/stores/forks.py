@@ -1,7 +1,5 @@
 """A store that a forked child uses beside its parent."""
 
-from __future__ import annotations
-
 import os
 
 from prefect_resilience.stores import Store, open_store

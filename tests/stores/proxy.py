@@ -1,7 +1,5 @@
 """A TCP proxy on loopback that makes a server slow, or cuts the connection in the middle of a question."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """A page behind documents that have ended: in few steps, each of a bounded size, whatever their number."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 A process of version 0.2 names none: what it writes counts as open until it is written again.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which store a URL opens."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 With `timeout=T` an operation on PostgreSQL ends within T + 2 s; on Redis within T for each answer.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Connections that are kept: who gets which, and what becomes of those that are no good."""
 
-from __future__ import annotations
-
 import sqlite3
 
 import pytest

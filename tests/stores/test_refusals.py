@@ -1,7 +1,5 @@
 """Stores that answer but will not write: read-only, locked, full, or with the wrong password."""
 
-from __future__ import annotations
-
 import time
 
 import psycopg

@@ -1,7 +1,5 @@
 """A scan that goes on begins where the last page ended: all pages of a store cost the same."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 from typing import Any

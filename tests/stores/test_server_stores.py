@@ -1,7 +1,5 @@
 """What only stores on servers have: many hosts, a clock of their own, and things to be tidied away."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """One SQLite file and many processes."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A SQLite file that is deleted, damaged, or cannot be written: unavailable, and back when it is back."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

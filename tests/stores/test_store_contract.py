@@ -1,7 +1,5 @@
 """Every store of ours keeps the contract, and so does one that a user wrote against 0.2."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a store refuses before it asks its database, and connections in unusual places."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

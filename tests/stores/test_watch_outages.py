@@ -1,7 +1,5 @@
 """Watches whose connection ends, on real servers and files: StoreUnavailable, and a new watch hears again."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import time

@@ -1,7 +1,5 @@
 """What a task returns that is no result, in real runs: awaitables, generators and failed states."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 

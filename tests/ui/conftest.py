@@ -1,7 +1,5 @@
 """A real Prefect server with both of its UIs, a day's work on it, and Debian's Chromium to look with."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The dashboard in Chromium: one glance, its buttons, who may not press them, how fluent it is."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """What a person sees in Prefect's two UIs, V2 and V1, of a small day's work (`day.py`)."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Ctrl-C at each line of a sync call with every guard: nothing stays busy, nothing is sent twice."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -25,9 +23,12 @@ def test_ctrl_c_at_some_lines(kind):
     assert struck(kind, "returns", 1, 80) > 10
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(n, marks=pytest.mark.long if n % 4 else pytest.mark.slow) for n in range(PARTS)],
+)
 @pytest.mark.parametrize(("kind", "outcome"), [("World", "returns"), ("WithoutVerify", "fails")])
 def test_ctrl_c_at_each_line(kind, outcome, part):
+    """`make long` strikes at each line, `make test-all` at each fourth."""
     assert struck(kind, outcome, 1 + part, PARTS) > 100

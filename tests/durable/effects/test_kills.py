@@ -3,8 +3,6 @@
 `make kills` is the long form.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -46,17 +44,16 @@ def crashes_settle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.requirement("004.10")
 @pytest.mark.timeout(900)
-def test_killed_sixty_times(fleet, api, shared, postgres_url, redis_url):
+def test_killed_again_and_again(fleet, api, shared, postgres_url, redis_url):
     stores = {"sqlite": shared, "postgres": postgres_url, "redis": redis_url}
-    kills, most = {"forked": 56, "engine": 4}, {"forked": 6, "engine": 4}
-    lanes = {"forked": 3, "engine": 1}
-    toll = Campaign(fleet, api, stores, kills, lanes, count=12, most_kills=most).go()
+    kills, lanes, most = {"forked": 36}, {"forked": 3}, {"forked": 4}
+    toll = Campaign(fleet, api, stores, kills, lanes, count=8, most_kills=most).go()
     print(toll.table())
     assert toll.mistakes == []
-    assert toll.kills >= 60
+    assert toll.kills >= 36
     assert set(toll.by("store")) == {(name,) for name in stores}
     assert set(toll.by("mode")) == {(mode,) for mode in worker_kills_flow.MODES}
-    # Which of the rarer phases sixty kills meet is chance; a thousand meet them all.
+    # Which of the rarer phases so few kills meet is chance; a thousand meet them all.
     met = {phase for tale in toll.tales for phase in tale.kills}
     assert met >= {*PHASES}
     assert met & {*LATE_PHASES}

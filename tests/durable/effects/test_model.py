@@ -1,7 +1,5 @@
 """One effect, one event at a time."""
 
-from __future__ import annotations
-
 import copy
 import json
 

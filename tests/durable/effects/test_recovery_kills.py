@@ -1,6 +1,4 @@
-"""Recoveries that are killed between two of their lines: the next one goes on, and nothing is done twice."""
-
-from __future__ import annotations
+"""Recoveries and rollbacks that are killed at any line: the next one goes on, and nothing is done twice."""
 
 import os
 import signal
@@ -19,10 +17,13 @@ from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.effects import owner
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.effects import abandon, batch_status, recover
+from tests.durable.effects.saga_victim import Saga, done, judge, kill_often, start
+from tests.durable.effects.saga_victim import Toll as SagaToll
 from tests.durable.effects.test_recovery import put
 from tests.durable.effects.victim import answer_of, context, kill_before_line
 
 pytestmark = [pytest.mark.api, pytest.mark.usefixtures("crashes_settle")]
+
 
 POINTS = (0.1, 0.4, 0.7, 0.9, 0.97, 0.99)
 """Where a recovery is killed, as parts of the lines that it runs; more of them where it has begun to act."""
@@ -139,3 +140,29 @@ def test_a_crash_on_another_machine_is_recovered_when_its_lease_has_ended(shared
     assert process.exitcode == -signal.SIGKILL
     assert recover(run_id).action == "rescheduled"
     assert {one.key: one.state for one in batch_status(run_id).effects}["c"] == "unknown"
+
+
+# -- rollbacks
+
+
+@pytest.mark.timeout(300)
+def test_killed_at_any_line_nothing_is_undone_twice_and_nothing_is_forgotten(receiver, shared, api):
+    toll = kill_often(receiver, shared, api, kills=6, count=3, asked=3)
+    assert toll.mistakes == []
+    assert toll.kills >= 6
+    assert toll.undone > 0
+
+
+@pytest.mark.timeout(120)
+def test_two_rollbacks_at_once(receiver, shared, api):
+    saga = Saga(receiver.url, shared, api, "both", 6)
+    done(saga)
+    both = context.Barrier(2)
+    said = [answer() for answer in [start(saga, both=both), start(saga, both=both)]]
+    reports = sorted((one[1] for one in said if one), key=lambda report: len(report.already))
+    assert [len(one.compensated) for one in reports] == [6, 0]
+    assert [len(one.already) for one in reports] == [0, 6]
+    assert receiver.taken == {saga.key(order): 1 for order in range(6)}
+    toll = SagaToll()
+    judge(receiver, saga, reports[0], toll)
+    assert toll.mistakes == []

@@ -3,8 +3,6 @@
 The ways are in `tests/durable/effects/ways`; docs/effects_ways.md has the table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 

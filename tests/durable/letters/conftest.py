@@ -1,7 +1,5 @@
 """Most of these tests run against a real Prefect API."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

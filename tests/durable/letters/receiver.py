@@ -1,7 +1,5 @@
 """A real HTTP receiver that counts what it gets."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections import Counter

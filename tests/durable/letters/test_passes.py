@@ -1,7 +1,5 @@
 """What the passes of a flow run do to a letter, and what is left to a run: pure decisions."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4

@@ -1,7 +1,5 @@
 """Replays that are killed at any line and begun again: none is sent twice, and none is lost."""
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import Any

@@ -1,7 +1,5 @@
 """What the acts of all SDKs are made of."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Each verdict with the act that shows the SDK's error."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Databases: by a call, or as the SDK itself builds the error from the server's answer."""
 
-from __future__ import annotations
-
 import json
 
 from tests.errors.more_sdks import clients

@@ -1,7 +1,5 @@
 """All cases, by SDK."""
 
-from __future__ import annotations
-
 from tests.errors.sdks.cloud_cases import CLOUD_CASES
 from tests.errors.sdks.data_cases import DATA_CASES
 from tests.errors.sdks.http_cases import http_cases

@@ -1,7 +1,5 @@
 """One call of each HTTP client and SaaS SDK, without its own retries."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

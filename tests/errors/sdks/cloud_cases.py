@@ -1,7 +1,5 @@
 """Clouds: errors in streams, codes beside a status, lost races, transports."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

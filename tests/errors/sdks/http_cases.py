@@ -1,7 +1,5 @@
 """The same HTTP situations for every SDK that talks HTTP, by its own client."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from prefect_resilience import ErrorCategory as C

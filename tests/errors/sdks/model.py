@@ -1,7 +1,5 @@
 """Cases: an SDK, a situation, what it raises then, and what an expert would say about it."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 from collections.abc import Callable

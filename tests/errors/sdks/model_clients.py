@@ -1,7 +1,5 @@
 """One call of each language model SDK, without its own retries."""
 
-from __future__ import annotations
-
 from typing import Any
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]

@@ -1,7 +1,5 @@
 """What the retry logic inside the SDKs says of the same answers, beside ours."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The page docs/errors_sdks.md, out of what was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tests.errors.sdks.model import Case, Outcome

@@ -1,7 +1,5 @@
 """A service on loopback that answers every request as it was told to."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """More services: clusters, graphs, mailboxes, chat, directories; their own exceptions, as they make them."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Loops that get nowhere, and rounds of several steps."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

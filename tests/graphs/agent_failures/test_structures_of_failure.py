@@ -1,7 +1,5 @@
 """What agent task systems tell of a failure, each example with its facts, out of real runs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

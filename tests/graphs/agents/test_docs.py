@@ -1,7 +1,5 @@
 """What docs/agents.md says is run as it stands, and prints what the page shows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

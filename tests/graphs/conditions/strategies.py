@@ -1,7 +1,5 @@
 """Conditions of every kind, values that they can hold, and results that they may be asked about."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from datetime import UTC, timedelta, timezone

@@ -4,8 +4,6 @@ A row is (what stands at the path, operator, value of the condition, whether it 
 path that leads nowhere, ERROR for a condition that has no answer.
 """
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal

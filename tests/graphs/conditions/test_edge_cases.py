@@ -1,7 +1,5 @@
 """Nodes of queries, numbers under traps, times in other zones and nested words, to the letter."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """jsonpath-python installs a `jsonpath/__init__.py` of its own over that of python-jsonpath."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Paths: what they find, what they do not, and what is said about one that cannot be read."""
 
-from __future__ import annotations
-
 import pickle
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Paths, `$` paths and patterns to the letter: every sentence about them, and where their bounds lie."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import date, datetime
 from typing import Any

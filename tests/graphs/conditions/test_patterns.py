@@ -1,7 +1,5 @@
 """How much a pattern may repeat and nest: what is accepted at the edge, what is refused just past it."""
 
-from __future__ import annotations
-
 import pytest
 
 from prefect_resilience.graphs.conditions.compare import PatternMistake, compiled_pattern

@@ -1,7 +1,5 @@
 """The table of strict comparison, row by row."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

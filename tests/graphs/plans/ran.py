@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,18 @@ class Ran:
     def error(self) -> ErrorContext | None:
         return error_context(self.state)
 
+    @property
+    def failure(self) -> ErrorContext:
+        """The error of a run that failed."""
+        assert self.error is not None
+        return self.error
+
+    def error_of(self, name: str) -> ErrorContext:
+        """The error of a node that failed."""
+        error = self.result.nodes[name].error
+        assert error is not None
+        return error
+
     def statuses(self) -> dict[str, str]:
         return {name: str(node.status) for name, node in self.result.nodes.items()}
 
@@ -53,6 +66,25 @@ class Ran:
             answer = client.request("GET", "/task_run_states/", params={"task_run_id": str(run.id)})
         found = sorted((State.model_validate(state) for state in answer.json()), key=lambda s: s.timestamp)
         return [str(state.name) for state in found]
+
+
+def echo(value: Any = None, error: ErrorContext | None = None) -> Any:
+    return value
+
+
+def fail(text: str = "down", error: ErrorContext | None = None) -> None:
+    raise ConnectionError(text)
+
+
+BASIC: dict[str, Callable[..., Any]] = {"echo": echo, "fail": fail}
+
+
+def node(name: str, kind: str = "echo", **fields: Any) -> dict[str, Any]:
+    return {"id": name, "type": kind, **fields}
+
+
+def run(*nodes: dict[str, Any], actions: dict[str, Any] | None = None, **plan: Any) -> Ran:
+    return ran({"tasks": list(nodes), **plan}, actions={**BASIC, **(actions or {})})
 
 
 def ran(plan: Any, **options: Any) -> Ran:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import pickle
-from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -31,7 +30,7 @@ from prefect_resilience.graphs.plans.model import Node, Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.graphs.plans.result import PlanFailed
 from prefect_resilience.operations import arun_plan, run_plan
-from tests.graphs.plans.ran import Ran, ran
+from tests.graphs.plans.ran import BASIC, echo, fail, node, ran, run
 
 pytestmark = pytest.mark.api
 
@@ -41,25 +40,6 @@ class Point(BaseModel):
 
 
 QUICK = {"max_attempts": 3, "backoff": "none"}
-
-
-def echo(value: Any = None, error: ErrorContext | None = None) -> Any:
-    return value
-
-
-def fail(text: str = "down", error: ErrorContext | None = None) -> None:
-    raise ConnectionError(text)
-
-
-BASIC: dict[str, Callable[..., Any]] = {"echo": echo, "fail": fail}
-
-
-def node(name: str, kind: str = "echo", **fields: Any) -> dict[str, Any]:
-    return {"id": name, "type": kind, **fields}
-
-
-def run(*nodes: dict[str, Any], actions: dict[str, Any] | None = None, **plan: Any) -> Ran:
-    return ran({"tasks": list(nodes), **plan}, actions={**BASIC, **(actions or {})})
 
 
 # -- kinds of actions
@@ -96,8 +76,7 @@ def test_an_action_that_leaves_the_process_fails_its_node_alone() -> None:
     done = run(node("a", "leave", on_failure="b"), node("b", input={"value": 1}), actions={"leave": leave})
     assert done.statuses() == {"a": "handled", "b": "succeeded"}
     assert done.task_runs()["a"].state_name == "Crashed"
-    assert done.result.nodes["a"].error is not None
-    assert done.result.nodes["a"].error.category == "agent_crash"
+    assert done.error_of("a").category == "agent_crash"
 
 
 def where() -> int:
@@ -152,8 +131,7 @@ def test_an_input_that_does_not_fit_fails_its_node() -> None:
     )
     assert done.statuses() == {"a": "succeeded", "b": "handled", "c": "succeeded"}
     assert "is no" in done.result.nodes["c"].output
-    assert done.result.nodes["b"].error is not None
-    assert done.result.nodes["b"].error.category == "invalid"
+    assert done.error_of("b").category == "invalid"
     assert done.task_runs()["b"].state_name == "Failed"
 
 

@@ -9,7 +9,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +16,13 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 
-from prefect_resilience import ErrorContext
 from prefect_resilience.graphs.plans.edge import runner
 from prefect_resilience.graphs.plans.model import Inject, Node
 from prefect_resilience.operations import run_plan
-from tests.graphs.plans.ran import Ran, ran
+from tests.graphs.plans.ran import BASIC, Ran, node, run
 from tests.prefect_runs import until
 
 pytestmark = pytest.mark.api
-
-
-def echo(value: Any = None) -> Any:
-    return value
-
-
-def fail(error: ErrorContext | None = None) -> None:
-    raise ConnectionError("down")
-
-
-BASIC: dict[str, Callable[..., Any]] = {"echo": echo, "fail": fail}
-
-
-def node(name: str, kind: str = "echo", **fields: Any) -> dict[str, Any]:
-    return {"id": name, "type": kind, **fields}
-
-
-def run(*nodes: dict[str, Any], actions: dict[str, Any] | None = None, **plan: Any) -> Ran:
-    return ran({"tasks": list(nodes), **plan}, actions={**BASIC, **(actions or {})})
 
 
 def states(done: Ran) -> dict[str, str | None]:
@@ -91,8 +70,7 @@ def test_branches_that_fail_fail_the_node_once_all_have_ended() -> None:
     done = run(node("each", "odd", map={"over": [1, 2, 3, 4]}), actions={"odd": odd})
     assert sorted(ended) == [1, 2, 3, 4]
     assert done.statuses() == {"each": "failed"}
-    error = done.result.nodes["each"].error
-    assert error is not None
+    error = done.error_of("each")
     assert error.message.startswith(
         "2 of 4 branches failed: each[1] (ValueError unexpected: 2 is even), each[3]"
     )
@@ -134,8 +112,7 @@ def test_some_branches_may_fail(allowed: float, status: str) -> None:
 )
 def test_a_fan_out_needs_a_list(over: str, says: str) -> None:
     done = run(node("text", input={"value": "abc"}), node("each", map={"over": over}, depends_on="text"))
-    assert done.result.nodes["each"].error is not None
-    assert says in done.result.nodes["each"].error.message
+    assert says in done.error_of("each").message
     assert states(done)["each"] == "Failed"
 
 
@@ -225,8 +202,7 @@ def test_nodes_that_cannot_be_added_fail_the_node(inject: Inject, says: str) -> 
         bounds={"nodes": 10},
     )
     assert done.statuses() == {"start": "handled", "after": "skipped", "sorry": "succeeded"}
-    error = done.result.nodes["start"].error
-    assert error is not None
+    error = done.error_of("start")
     assert says in error.message
     assert error.category == "invalid"
     assert states(done)["start"] == "Failed"
@@ -298,8 +274,7 @@ def test_no_node_begins_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> 
         "the plan timed out after 0.3 s, and 1 node did not start; 1 of 3 nodes failed: 'each' (" in message
     )
     assert "1 of 2 branches failed: each[1] (timeout: the plan timed out after 0.3 s)" in message
-    assert done.error is not None
-    assert (done.error.category, done.error.reason) == ("timeout", "execution_timeout")
+    assert (done.failure.category, done.failure.reason) == ("timeout", "execution_timeout")
     assert not done.result.succeeded
 
 

@@ -1,7 +1,5 @@
 """The corners of the schedule, one by one."""
 
-from __future__ import annotations
-
 import pytest
 
 from prefect_resilience import ConfigurationError

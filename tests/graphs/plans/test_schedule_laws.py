@@ -3,8 +3,6 @@
 Any plan, any outcome, any order of endings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pytest

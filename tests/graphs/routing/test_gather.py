@@ -1,7 +1,5 @@
 """Partial failure: every outcome, a verdict, a table."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 

@@ -1,7 +1,5 @@
 """Loops: rounds until it is good enough, and what is told when it never is."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 

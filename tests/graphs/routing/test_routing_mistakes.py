@@ -1,7 +1,5 @@
 """What cannot be meant is refused where it is written, in one sentence."""
 
-from __future__ import annotations
-
 import pytest
 from prefect import flow, task
 

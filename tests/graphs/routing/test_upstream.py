@@ -1,7 +1,5 @@
 """Futures whose run left no state behind, and other ends that are hard to bring about."""
 
-from __future__ import annotations
-
 import inspect
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool

@@ -1,7 +1,5 @@
 """The arithmetic of error budgets: the workbook's table, laws of counting, one alarm for one burn."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Error budgets: the policy's words, counting in a store that processes share, and in real runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Helpers of the circuit tests: a clock that is set by hand, real processes, a clean table after each."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real service on loopback that counts who calls it, and how many at once."""
 
-from __future__ import annotations
-
 import socket
 import socketserver
 import threading

@@ -1,7 +1,5 @@
 """What is usual is learnt, and only a significant rise over it opens an adaptive circuit."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

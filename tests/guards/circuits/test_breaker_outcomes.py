@@ -1,7 +1,5 @@
 """What counts as a failure, how a circuit opens and recovers, and what is done to it by hand."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """The benchmarks measure what they say: in small, and without a look at the clock of the machine."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import fleet_crowd
@@ -21,8 +19,7 @@ def test_a_shared_circuit_leaks_less_and_knocks_with_one_hand() -> None:
     assert shared["recovered_after"] < alone["recovered_after"]
 
 
-@pytest.mark.parametrize("lost", [0.0, 1.0])
-@pytest.mark.parametrize("workers", [6, 50, 64, 2000])
+@pytest.mark.parametrize(("workers", "lost"), [(6, 0.0), (50, 1.0), (64, 0.0), (64, 1.0), (2000, 0.0)])
 def test_a_crowd_keeps_the_promises(workers: int, lost: float) -> None:
     """One probe at a time, open and closed within the intervals, the window's rate, and the load."""
     found = fleet_crowd.simulate(workers, 0.05, lost, 1)

@@ -1,7 +1,5 @@
 """Real processes that share one SQLite file, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which circuit a name means in this process, and where circuits live by default."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Iterator

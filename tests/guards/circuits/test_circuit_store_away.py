@@ -1,7 +1,5 @@
 """A store that is away, slow or fought over: circuits go on, say so once, and make up for it later."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any

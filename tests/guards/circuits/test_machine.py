@@ -1,7 +1,5 @@
 """The rules of the circuit, one by one, on documents and a clock in hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

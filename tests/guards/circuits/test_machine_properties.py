@@ -1,7 +1,5 @@
 """What holds of the machine whatever happens to it."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """News of circuits is pushed: it comes without a call, once, in order, and its loss costs only time."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """How a fleet shares the work of counting: the pure rules, and what they come to for any size."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two policies under one name: one window has all calls, and the stricter policy opens the circuit."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Failures that open a circuit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the processes of a fleet do, each in an interpreter of its own, and how they are started."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import time

@@ -1,7 +1,5 @@
 """Work that is too big, as real runs."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """An HTTP proxy on loopback in front of a Prefect API, which may refuse, hang, or not be there."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import socket

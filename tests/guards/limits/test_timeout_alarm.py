@@ -1,7 +1,5 @@
 """Deadlines on the main thread: the call is interrupted where it stands."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -6,8 +6,6 @@ gave leave, and report how the call ended in the same three moves. Between any t
 happen, also the death of the process; a new one then takes its place and knows nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple

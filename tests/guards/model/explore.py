@@ -1,7 +1,5 @@
 """Breadth first through every state, then over the graph of them: can it, and must it, close again?"""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from dataclasses import dataclass, field

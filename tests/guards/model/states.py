@@ -4,8 +4,6 @@ A document is kept as a tuple, with times relative to the present tick and gener
 lowest that is still known to anybody. What the machine never decides by (texts, `updated_at`) is left out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple

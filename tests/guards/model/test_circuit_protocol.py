@@ -1,7 +1,5 @@
 """Small sizes of the protocol, to the last state; and faults put into it, to see that they are found."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

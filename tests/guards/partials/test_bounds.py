@@ -1,7 +1,5 @@
 """Partial results: plain, without secrets, of bounded size, and said so when they were cut."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 

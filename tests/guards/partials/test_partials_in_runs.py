@@ -1,7 +1,5 @@
 """keep_partial in real runs: for handlers, fallbacks, and the next attempt."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

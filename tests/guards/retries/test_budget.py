@@ -1,7 +1,5 @@
 """The retry budget, with a clock in the test's hand."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

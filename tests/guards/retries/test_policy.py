@@ -1,7 +1,5 @@
 """Retry.decide: a pure decision, stated as cases and as laws."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A fleet's store that real breakers have filled, and the command line, run as an operator runs it."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

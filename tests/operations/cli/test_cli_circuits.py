@@ -1,7 +1,5 @@
 """`circuits list, show, open, close, disable, reset` on a store that real breakers have filled."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 import tomllib

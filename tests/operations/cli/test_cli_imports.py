@@ -1,7 +1,5 @@
 """A command imports what it needs: a list of the store nothing of Prefect, and a report only its client."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

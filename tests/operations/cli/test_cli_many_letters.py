@@ -1,7 +1,5 @@
 """`dead-letters list` and `purge` on more letters than they show or keep."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

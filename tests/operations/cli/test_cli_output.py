@@ -1,7 +1,5 @@
 """Where the output of a command goes: closed, full, or in an encoding that lacks its characters."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

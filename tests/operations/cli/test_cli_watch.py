@@ -1,7 +1,5 @@
 """`circuits watch`, and being asked: on pipes and on a real terminal."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

@@ -1,7 +1,5 @@
 """What the command line understands and how it says times: pure functions."""
 
-from __future__ import annotations
-
 import io
 from datetime import UTC, datetime, timedelta, timezone
 

@@ -1,7 +1,5 @@
 """What docs/effects.md says, as its reader does it: every block of code, in order, and what it prints."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Circuits as rows: what is bad comes first, what is sent is bounded, the headline says it in a sentence."""
 
-from __future__ import annotations
-
 import pytest
 
 from prefect_resilience.guards.circuits.model import CircuitSnapshot

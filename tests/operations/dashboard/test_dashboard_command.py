@@ -1,7 +1,5 @@
 """`prefect-resilience dashboard` as an operator starts and ends it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

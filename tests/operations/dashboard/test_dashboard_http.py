@@ -1,7 +1,5 @@
 """The page, its stream and its buttons over HTTP: the store is shown as it is, and nobody forges an order."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Who is let in: a page of this dashboard, and nobody who only pretends to be one."""
 
-from __future__ import annotations
-
 import pytest
 
 from prefect_resilience.operations.dashboard import LOOPBACK, Gate

@@ -1,7 +1,5 @@
 """Letters, batches, budgets and minutes as rows: exact counts, bounded lists, no secrets."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 from prefect_resilience.durable.batches.edge.listing import BatchCounts

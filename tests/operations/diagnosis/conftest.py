@@ -1,7 +1,5 @@
 """A project on disk, and nothing configured but what a test says."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

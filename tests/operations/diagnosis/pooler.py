@@ -3,8 +3,6 @@
 It speaks as much of PostgreSQL's protocol as a client without passwords needs.
 """
 
-from __future__ import annotations
-
 import itertools
 import socket
 import struct

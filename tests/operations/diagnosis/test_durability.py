@@ -1,7 +1,5 @@
 """What the doctor says of a store's server: the facts of real servers, and every judgement of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

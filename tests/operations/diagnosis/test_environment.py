@@ -1,7 +1,5 @@
 """What is seen on this machine: versions, stores and clocks."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """A real server of the tests' own with its automations at work, a worker, and a webhook that remembers."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

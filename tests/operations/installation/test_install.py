@@ -1,7 +1,5 @@
 """What is brought onto a server, once and again, and what people do to it in between."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 letters are left, answers are degraded. Every number that a person sees of it is counted here by other means:
 from the Prefect API, from the store, and from the lines that the functions leave in a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

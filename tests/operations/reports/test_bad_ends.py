@@ -1,7 +1,5 @@
 """Crashes, failures and recoveries of flow runs, counted from the states that they went through."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

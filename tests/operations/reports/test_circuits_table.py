@@ -1,7 +1,5 @@
 """The circuits table: what it shows, and that it is written anew when a circuit changes inside a run."""
 
-from __future__ import annotations
-
 import threading
 from datetime import UTC, datetime
 from uuid import uuid4

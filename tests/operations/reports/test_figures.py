@@ -1,7 +1,5 @@
 """Figures from runs, changes of circuits and letters, as pure functions."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """When circuits were open: what is told equals what a caller would have met at each second."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Advice: what is judged and what is not, the rule of the choice, what-if, and numpy."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Outages are found where they are, and not where failures are chance; what calls meet is sorted rightly."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

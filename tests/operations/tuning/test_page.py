@@ -1,7 +1,5 @@
 """The page of advice: complete, bounded, and safe whatever the names are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -38,7 +38,7 @@ def day(own_prefect_api: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         policy.forget_budgets()
         forget_circuits()
         forget_options_told()
-        played = play(90)
+        played = play(60)
         wanted = {name: counts["runs"] for name, counts in expected(played).items()}
         until(lambda: {one.name: len(one.runs) for one in read_evidence(played.since).tasks} == wanted, 60)
         yield SimpleNamespace(day=played, url=url)
@@ -103,7 +103,7 @@ def test_times_are_those_of_the_runs(at_the_day: Day) -> None:
 
 
 def test_pages_of_a_sample_stand_for_all(at_the_day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MOST_PLAIN", 40)
+    monkeypatch.setattr(reading, "MOST_PLAIN", 25)
     monkeypatch.setattr(reading, "PAGE", 10)
     monkeypatch.setattr(api, "PAGE", 10)
     period = read_evidence(at_the_day.since)

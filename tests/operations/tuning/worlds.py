@@ -5,8 +5,6 @@ says what its service does at each moment; `live` lets the tasks live through it
 returns the record that Prefect would have, and what really happened.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections import deque

@@ -1,7 +1,5 @@
 """Spans of the real SDK, read back from memory as a tree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
