@@ -89,17 +89,15 @@ OPTIONS = {
 }
 
 
-# Each kind under two options, and each option around two kinds
+# Each kind as an effect, and each option around a function that is called or submitted
 @pytest.mark.parametrize(
-    ("kind", "option"),
+    ("kind", "option", "submitted"),
     [
-        (kind, option)
-        for kind in REFUSED
-        for option in OPTIONS
-        if option in ("bare", "effect") or kind in ("a function", "a generator")
+        *((kind, "effect", False) for kind in REFUSED),
+        *(("a function", option, True) for option in OPTIONS),
+        ("a generator", "bare", True),
     ],
 )
-@pytest.mark.parametrize("submitted", [False, True])
 def test_a_plain_task_that_returns_unfinished_work_is_refused(kind, option, submitted):
     made = resilient_task(name="pay", dead_letter=True, **OPTIONS[option])(REFUSED[kind])
 
@@ -115,8 +113,10 @@ def test_a_plain_task_that_returns_unfinished_work_is_refused(kind, option, subm
     assert "done" not in states_of(f"refused {kind} {option} {submitted}")
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("kind", AWAITED)
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [*((kind, "effect") for kind in AWAITED), *(("an async object", one) for one in OPTIONS)],
+)
 def test_what_shows_that_it_is_async_is_awaited(kind, option):
     made = resilient_task(name="pay", **OPTIONS[option])(AWAITED[kind])
 

@@ -5,6 +5,7 @@ The ways are in `tests/durable/effects/ways`; docs/effects_ways.md has the table
 
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
+from typing import Any
 
 import pytest
 
@@ -13,16 +14,23 @@ from tests.durable.effects.ways.catalogue import ways
 from tests.durable.effects.ways.places import Places
 from tests.durable.effects.ways.running import Cell, Outcome, cells
 from tests.durable.effects.ways.staged import all_tried
+from tests.durable.effects.ways.way import Combination, Way
 
 # pytest-timeout's own alarm would keep a deadline from interrupting the main thread.
 pytestmark = pytest.mark.timeout(method="thread")
 
-# `make test` has each way with and without proof; `make test-all` also with a `verify` to ask.
+
+def marks(way: Way, given: Combination) -> Any:
+    """`make test` has each way with and without proof, `make test-all` also with a `verify` to ask, and
+    `make long` with both where a proof changes nothing."""
+    if not given.verify:
+        return ()
+    both = given.proof and way.proof not in ("one request", "either")
+    return pytest.mark.long if both else pytest.mark.slow
+
+
 CELLS = [
-    pytest.param(
-        cell, marks=pytest.mark.slow if cell[1].verify else (), id=f"{cell[0].name} [{cell[1].name}]"
-    )
-    for cell in cells(ways())
+    pytest.param(cell, marks=marks(*cell), id=f"{cell[0].name} [{cell[1].name}]") for cell in cells(ways())
 ]
 
 
