@@ -1,5 +1,7 @@
 """The agent's example, and a team lead who rejects every draft."""
 
+from __future__ import annotations
+
 import pytest
 
 from flows.agent.__main__ import main

@@ -1,5 +1,7 @@
 """Bulkheads, rate limits and hedges around tasks, in their place in the order."""
 
+from __future__ import annotations
+
 import threading
 import time
 

@@ -1,5 +1,7 @@
 """Generator tasks: retried before the first chunk, never restarted after it."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 

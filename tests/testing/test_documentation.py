@@ -1,5 +1,7 @@
 """What docs/testing.md says, as its reader does it."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

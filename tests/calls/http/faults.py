@@ -1,5 +1,7 @@
 """The ways in which the POST of an effect fails, each on a real socket."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,5 +1,7 @@
 """What is different behind a requests session; what is the same is tried there for each client."""
 
+from __future__ import annotations
+
 import copy
 import io
 import pickle

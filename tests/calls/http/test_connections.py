@@ -1,5 +1,7 @@
 """Places in httpcore's pool: an attempt that times out keeps none, at whatever step it is cancelled."""
 
+from __future__ import annotations
+
 import asyncio
 from contextlib import suppress
 

@@ -1,5 +1,7 @@
 """Options of transports and of the adapter: mistakes are found at once, and everything can be turned off."""
 
+from __future__ import annotations
+
 import re
 
 import pytest

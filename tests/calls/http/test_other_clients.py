@@ -1,5 +1,7 @@
 """Other clients that get the transport or the adapter: requests, Elasticsearch's, and Prefect's own."""
 
+from __future__ import annotations
+
 import asyncio
 from typing import Any
 

@@ -6,6 +6,8 @@ It strikes at every STEP-th line from the FIRST on, checks what each strike leav
 were. A tracer and a signal handler would disturb what else runs in the process, a coverage tool among it.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from uuid import uuid4

@@ -6,6 +6,8 @@ refused, or go on after its attempt is over. Processes die, leases lapse, ledger
 as many as a `Setup` says.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

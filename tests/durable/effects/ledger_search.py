@@ -1,5 +1,7 @@
 """Breadth first through every state of the ledger's protocol, and what is wrong with them."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 
 from tests.durable.effects.ledger_protocol import ENDS, SUCCESSES, Setup, State, first, moves

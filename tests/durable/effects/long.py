@@ -11,6 +11,8 @@ are killed.
 named must be empty. Both exit with 1 when anything was done twice, guessed, lost or out of order.
 """
 
+from __future__ import annotations
+
 import argparse
 import signal
 import sys

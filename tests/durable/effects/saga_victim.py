@@ -1,5 +1,7 @@
 """A rollback in a process of its own, which is killed between two lines that it runs."""
 
+from __future__ import annotations
+
 import os
 import random
 import sys

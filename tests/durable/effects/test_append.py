@@ -1,5 +1,7 @@
 """append_once: once, however often it is tried and wherever it was cut off."""
 
+from __future__ import annotations
+
 import time
 
 import pytest

@@ -1,5 +1,7 @@
 """Requests beside each other, and never longer than is said."""
 
+from __future__ import annotations
+
 import threading
 import time
 from contextvars import ContextVar

@@ -1,5 +1,7 @@
 """Task runs that killed processes left behind are closed, on a real Prefect API."""
 
+from __future__ import annotations
+
 import time
 from datetime import timedelta
 from uuid import uuid4

@@ -1,5 +1,7 @@
 """What a recovery is to do, to the letter: however a batch stands, and whatever is asked for."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID

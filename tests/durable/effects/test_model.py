@@ -1,5 +1,7 @@
 """One effect, one event at a time."""
 
+from __future__ import annotations
+
 import copy
 import json
 

@@ -5,6 +5,8 @@ The sizes: two or three askers in two processes and two passes, two attempts eac
 kill (two in one setup), one lapsed lease, one loss of the ledger.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

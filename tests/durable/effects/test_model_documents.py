@@ -1,5 +1,7 @@
 """One effect to the letter: the whole document after each event, and what whoever brought it is told."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

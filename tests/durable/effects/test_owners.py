@@ -1,5 +1,7 @@
 """Processes that are suspended, hang or end while they make an effect, and a process that waits for them."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

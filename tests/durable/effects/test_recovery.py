@@ -1,5 +1,7 @@
 """recover, settle, abandon and prune: on real flow runs of a real Prefect API."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import threading

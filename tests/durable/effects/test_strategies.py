@@ -1,5 +1,7 @@
 """Which strategy is chosen for which case: a table, and the laws that hold for every batch."""
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -4,6 +4,8 @@ One `Plot` follows one run: it decides where the run's next process is to die, c
 run comes to a bad end, settles what waits for a person by the receiver's own book, and says what is wrong.
 """
 
+from __future__ import annotations
+
 import os
 import random
 import signal

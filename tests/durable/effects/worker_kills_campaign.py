@@ -1,5 +1,7 @@
 """Many runs that are killed, side by side, until there have been so many kills; and the table of them."""
 
+from __future__ import annotations
+
 import random
 import threading
 import time

@@ -5,6 +5,8 @@ As a program, `python -m tests.durable.effects.worker_kills_forks SOCKET` is tha
 fork of this one with the same environment, and it ends as that fork ends.
 """
 
+from __future__ import annotations
+
 import gc
 import json
 import os

@@ -1,5 +1,7 @@
 """Notes are bounded whatever a run does, and their counts stay exact."""
 
+from __future__ import annotations
+
 import time
 import tracemalloc
 

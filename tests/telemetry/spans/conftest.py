@@ -1,5 +1,7 @@
 """Spans of the real SDK, read back from memory as a tree."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 

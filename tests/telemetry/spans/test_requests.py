@@ -1,5 +1,7 @@
 """The spans of HTTP requests follow OpenTelemetry's conventions for HTTP clients."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable
 from typing import Any

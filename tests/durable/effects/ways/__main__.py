@@ -1,5 +1,7 @@
 """Try all ways and print the table: `python -m tests.durable.effects.ways [--write] [--only TEXT]`."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 import time

@@ -1,5 +1,7 @@
 """The ways: what goes wrong, on the wire, with each client and each shape of function."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,7 @@
 """Databases as receivers: a message is a row, and the rows of a message are how often it was taken."""
 
+from __future__ import annotations
+
 import itertools
 import os
 import sqlite3

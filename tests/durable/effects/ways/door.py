@@ -1,5 +1,7 @@
 """A port on loopback that can be shut and opened again; while it is shut, connections are refused."""
 
+from __future__ import annotations
+
 import contextlib
 import socket
 import threading

@@ -1,5 +1,7 @@
 """A receiver of HTTP requests, on bare sockets: each of its faults is one on the wire."""
 
+from __future__ import annotations
+
 import json
 import socket
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """A mail server on loopback that says no, or hangs up, at any stage of the dialogue; and smtplib."""
 
+from __future__ import annotations
+
 import smtplib
 import socket
 from email.message import EmailMessage

@@ -1,5 +1,7 @@
 """The ways of ordinary code that sends more often, or less, than it looks."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,5 +1,7 @@
 """Which receiver each client sends to, and the servers that these need."""
 
+from __future__ import annotations
+
 import tempfile
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """What every receiver here has: a script, a count of what it took, and messages that are pending."""
 
+from __future__ import annotations
+
 import threading
 from collections import Counter
 from collections.abc import Sequence

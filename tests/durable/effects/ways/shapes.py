@@ -1,5 +1,7 @@
 """What a function does: one request, two of them, something after them. Written once for both manners."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

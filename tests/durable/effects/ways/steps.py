@@ -1,5 +1,7 @@
 """What a receiver does with one request: a script is a list of these, and after its end all is fine."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
 from typing import Literal
 

@@ -1,5 +1,7 @@
 """The outcomes as a Markdown table, and as the page of the documentation that has it."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """One way to send: who sends, what the function does, what goes wrong; and what the contract says of it."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

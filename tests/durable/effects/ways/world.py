@@ -1,5 +1,7 @@
 """What surrounds one run: its receiver, how often the function was entered, and what the run lets go on."""
 
+from __future__ import annotations
+
 import socket
 import threading
 from collections.abc import Generator, Sequence
