@@ -45,7 +45,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # How many examples Hypothesis tries where a test does not say it itself: `make test` sets `ci`
 hypothesis.settings.register_profile("ci", max_examples=30)
-hypothesis.settings.register_profile("all", hypothesis.settings())
+hypothesis.settings.register_profile("all", max_examples=60)
 hypothesis.settings.register_profile("nightly", max_examples=300)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "all"))
 

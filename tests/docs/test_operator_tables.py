@@ -44,6 +44,7 @@ def assigned(tree: ast.AST) -> dict[str, set[str]]:
     return found
 
 
+@cache
 def constants() -> dict[str, set[str]]:
     """The texts of constants, which other modules import."""
     return {

@@ -7,10 +7,8 @@ The exit code is 1 if a figure is above its limit.
 """
 
 import ast
-import io
 import re
 import sys
-import tokenize
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -43,14 +41,6 @@ NAME = "prefect_resilience"
 PACKAGE = ROOT / NAME
 PROJECT = ROOT / "pyproject.toml"
 TESTS = ROOT / "tests"
-NO_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
 
 
 @dataclass
@@ -85,14 +75,13 @@ def parse(path: Path) -> ast.Module:
 
 def code_lines(path: Path) -> int:
     """Lines without blank ones, comments and docstrings."""
-    tokens = tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
-    lines = {
-        line
-        for token in tokens
-        if token.type not in NO_CODE
-        for line in range(token.start[0], token.end[0] + 1)
-    }
-    for node in ast.walk(parse(path)):
+    text = path.read_text(encoding="utf-8").split("\n")
+    lines = {number for number, line in enumerate(text, 1) if line.strip() and line.strip()[0] != "#"}
+    nodes = list(ast.walk(parse(path)))
+    for node in nodes:
+        if isinstance(node, ast.Constant | ast.JoinedStr):
+            lines |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    for node in nodes:
         is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if is_documented and ast.get_docstring(node, clean=False) is not None:
             docstring = node.body[0]

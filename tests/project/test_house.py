@@ -1,11 +1,13 @@
 """The limits of the package's size hold (`make house`), and are measured as they say."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL
 
 from tests.project import house, names
 
@@ -64,5 +66,6 @@ def test_files_of_one_name_are_counted_with_their_folders() -> None:
 @pytest.mark.slow
 def test_the_road_of_a_failure_is_as_short_as_its_limit() -> None:
     command = [sys.executable, "-m", "tests.project.failure_road"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

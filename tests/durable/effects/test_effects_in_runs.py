@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import httpx
 import pytest
 from prefect import flow, task
-from prefect.client.orchestration import get_client
-from prefect.flow_engine import run_flow
-from prefect.states import Scheduled
 
 from prefect_resilience import (
     Backoff,
@@ -80,42 +75,6 @@ def test_it_is_sent_once_and_replayed_from_then_on(mode, sender, receiver, seen)
         "prefect-resilience.effect.replayed", lambda event: event["payload"].get("task_run_id") == run
     )
     assert told[0]["payload"]["batch_id"] == "b"
-
-
-def test_a_flow_that_is_retried_and_run_again_by_hand(receiver, post):
-    """Prefect's own retries, and the Retry button: the same root run, so nothing is sent again."""
-    broken = threading.Event()
-    broken.set()
-
-    @resilient_task(effect=INVOICE, retry=None)
-    def send(order):
-        return post()
-
-    @flow
-    def part(order):
-        return send(order)
-
-    @flow(retries=1, retry_delay_seconds=0)
-    def invoices():
-        first = send(1)
-        mapped = send.map([2, 3]).result()
-        inner = part(4)
-        if broken.is_set():
-            raise RuntimeError("after four of them")
-        return [first, *mapped, inner, send(5)]
-
-    state = invoices(return_state=True)
-    assert state.is_failed()
-    assert sorted(receiver.taken.values()) == [1, 1, 1, 1]
-    flow_run_id = state.state_details.flow_run_id
-    broken.clear()
-    with get_client(sync_client=True) as client:
-        client.set_flow_run_state(flow_run_id, Scheduled(), force=True)
-        sent = run_flow(invoices, flow_run=client.read_flow_run(flow_run_id))
-    assert len(set(sent)) == 5
-    assert sorted(receiver.taken.values()) == [1, 1, 1, 1, 1]
-    status = batch_status(str(flow_run_id))
-    assert [(effect.state, effect.attempts) for effect in status.effects] == [("done", 1)] * 5
 
 
 @pytest.mark.requirement("004.05")

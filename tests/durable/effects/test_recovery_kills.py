@@ -25,7 +25,7 @@ from tests.durable.effects.victim import answer_of, context, kill_before_line
 pytestmark = [pytest.mark.api, pytest.mark.usefixtures("crashes_settle")]
 
 
-POINTS = (0.1, 0.4, 0.7, 0.9, 0.97, 0.99)
+POINTS = (0.1, 0.7, 0.97, 0.99)
 """Where a recovery is killed, as parts of the lines that it runs; more of them where it has begun to act."""
 
 

@@ -45,16 +45,11 @@ def run(url: str, store: str, api: str, answers: Connection) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("home", ["shared", "redis_url"])
-def test_each_is_sent_once_and_both_get_what_came_of_it(
-    home: str, request: pytest.FixtureRequest, receiver: Receiver, api: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = request.getfixturevalue(home)
-    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", store)
+def test_each_is_sent_once_and_both_get_what_came_of_it(shared: str, receiver: Receiver, api: str) -> None:
     pipes: list[Connection] = []
     for _ in range(2):
         ours, theirs = context.Pipe()
-        context.Process(target=run, args=(receiver.url, store, api, theirs), daemon=True).start()
+        context.Process(target=run, args=(receiver.url, shared, api, theirs), daemon=True).start()
         pipes.append(ours)
     assert [pipe.recv() for pipe in pipes] == ["ready", "ready"]
     for pipe in pipes:

@@ -17,7 +17,6 @@ from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.effects import Effect, batch, batch_status, prune
 from prefect_resilience.operations.cli import batches as commands
 from prefect_resilience.operations.cli.app import app
-from tests.operations.cli.conftest import stored
 
 KEY = "hunter2-never-to-be-seen"
 undone: list[str] = []
@@ -216,15 +215,6 @@ def test_settle(batches: str, cli: Any) -> None:
         trip("doubt")
     assert "so the next run may do it" in cli("batches", "settle", "more", "doubt", "not-done").out
     assert "did you mean 'doubt'" in cli("batches", "settle", "more", "dout", "done").sentence
-
-
-def test_an_unknown_flow_run_is_an_error_and_nothing_is_written(batches: str, cli: Any) -> None:
-    """A name that is nearly one is in test_cli_unknown_names."""
-    before, nobody = stored(), str(uuid4())
-    for word, *options in (["recover", "--strategy", "restart", "--force"], ["rollback"], ["abandon"]):
-        said = cli("batches", word, nobody, *options, "--yes").sentence
-        assert f"No batch or flow run '{nobody}'." in said
-    assert stored() == before
 
 
 def test_without_the_api_nobody_says_that_a_flow_run_does_not_exist(batches: str, cli: Any) -> None:

@@ -157,12 +157,10 @@ def test_reset_all_is_meant_twice(circuits: str, cli: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("circuits reset zz*", "write one of kg, llm:primary"),
         ("circuits open kg --reason y --until soon", "write a span as in 10m"),
         ("circuits open kg", "--reason"),
         ("circuits reset", "either NAME or --all"),
         ("circuits reset kg --all", "either NAME or --all"),
-        ("circuits list --state opn", 'Did you mean "open"?'),
         ("circuits list --jsn", "Did you mean --json?"),
         ("circuits watch --interval 0", "--interval 0 must be"),
         ("circuits watch --interval nan", "--interval nan must be"),

@@ -177,12 +177,7 @@ def test_the_schema_is_that_of_plans(cli: Any) -> None:
     [
         ("plan validate", "Pass the plans to check"),
         ("plan validte good.json", 'Did you mean "validate"?'),
-        ("plan validate good.json --actions nowhere", "there is no module 'nowhere'"),
-        ("plan graph missing.json", "missing.json: there is no such file"),
         ("plan graph good.json --output no/such/folder.svg", "cannot be written: no such file or directory"),
-        ("plan run missing.json", "missing.json: there is no such file"),
-        ("plan run good.json --input aspirin", "--input 'aspirin' must be name=value"),
-        ("plan run good.json --actions plan_stpes", "no module 'plan_stpes'"),
         ("plan run", "FILE"),
     ],
 )
