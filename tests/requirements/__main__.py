@@ -11,6 +11,8 @@ broken and which tests went red, and fails for a row whose tests stay green. It 
 and runs only what was not red before: `--again` begins anew, after the code has changed.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import signal

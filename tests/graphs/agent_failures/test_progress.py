@@ -7,32 +7,11 @@ from prefect import flow
 
 from prefect_resilience import (
     ConfigurationError,
-    NoProgress,
     aiterate,
-    error_context,
     iterate,
     subtask_request,
 )
 from tests.prefect_runs import until
-
-
-@pytest.mark.requirement("001.07")
-def test_a_loop_that_changes_nothing_for_3_rounds_stops_as_no_progress_with_its_history(mode):
-    def step():
-        return {"score": 1}
-
-    def loop():
-        if mode.isasync:
-            return asyncio.run(aiterate(mode.function(step), lambda value: False, 10))
-        return iterate(step, lambda value: False, 10)
-
-    with pytest.raises(NoProgress) as caught:
-        loop()
-    error = caught.value
-    assert (error.rounds, [made.value for made in error.iteration_history]) == (3, [{"score": 1}] * 3)
-    context = error_context(error)
-    assert (context.category, context.reason) == ("no_progress", "execution_halted")
-    assert [each["round"] for each in context.details["iteration_history"]] == [1, 2, 3]
 
 
 @pytest.mark.requirement("001.15")

@@ -79,7 +79,7 @@ def test_until_and_progress_may_be_async():
     assert [made.progress for made in done.iteration_history] == [0.25, 0.5, 0.75]
 
 
-@pytest.mark.requirement("001.22")
+@pytest.mark.requirement("001.07", "001.22")
 def test_no_progress_ends_it(mode):
     scores = iter([1, 2, 2, 3, 3, 3, 4])
 
