@@ -122,7 +122,7 @@ class ConnectedStore(Generic[T]):
         """The live documents of a page, and its last key if there may be more after it."""
         raise NotImplementedError
 
-    def _open(self) -> T:
+    def open_connections(self) -> T:
         """New connections; may raise the driver's errors."""
         raise NotImplementedError
 
@@ -161,7 +161,7 @@ class ConnectedStore(Generic[T]):
             with self._lock:
                 held = self._held
                 if held is None or self._is_stale():
-                    held = self._held = self._open()
+                    held = self._held = self.open_connections()
         return held
 
     def _let_go(self) -> T | None:

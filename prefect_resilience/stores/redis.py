@@ -170,7 +170,7 @@ class RedisStore(ConnectedStore[Any]):
         if client is not None:
             client.connection_pool.disconnect()
 
-    def open_client(self) -> Any:
+    def open_connections(self) -> Any:
         """A client with connections of its own."""
         is_local = self._address.startswith("unix:")
         pool = cast("Any", redis.BlockingConnectionPool).from_url(
@@ -223,9 +223,6 @@ class RedisStore(ConnectedStore[Any]):
     def _name(self, key: str) -> str:
         return f"{self._space}:document:{key}"
 
-    def _open(self) -> Any:
-        return self.open_client()
-
     def _borrow(self, held: Any) -> AbstractContextManager[Any]:
         # Connections that other threads use stay open for them when this operation fails.
         return nullcontext(held)
@@ -235,7 +232,7 @@ class RedisWatch(ConnectedWatch[RedisStore]):
     """A subscription to the swaps of one store."""
 
     def _begin(self) -> None:
-        self._connection = self._store.open_client().pubsub()
+        self._connection = self._store.open_connections().pubsub()
         pattern = re.sub(r"([\\*?\[\]])", r"\\\1", self._store.channels + self._prefix)
         self._connection.psubscribe(pattern + "*")
         # What is published after Redis' confirmation arrives here.

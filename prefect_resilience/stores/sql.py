@@ -291,7 +291,7 @@ class SqlStore(ConnectedStore[ConnectionPool], ABC):
         """Whether a connection that was not used for a while is still open."""
         return True
 
-    def _open(self) -> ConnectionPool:
+    def open_connections(self) -> ConnectionPool:
         if self._held is not None:
             self._held.close()
         return ConnectionPool(self.connect, self._is_usable, self.deadline.seconds)

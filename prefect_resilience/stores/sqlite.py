@@ -142,8 +142,8 @@ class SqliteStore(SqlStore):
             connection.execute("BEGIN IMMEDIATE")
             yield
 
-    def _open(self) -> ConnectionPool:
-        pool = super()._open()
+    def open_connections(self) -> ConnectionPool:
+        pool = super().open_connections()
         with pool.connection():
             self._file = self.identity()
         return pool

@@ -30,6 +30,7 @@ from prefect_resilience.durable.letters.model import (
     DeadLetter,
     Outcome,
     Pass,
+    Reason,
     Replay,
     Starts,
     Status,
@@ -88,11 +89,6 @@ def begin_replay(
         process=process,
     )
     return letter.model_copy(update={"status": "replaying", "claim": claim})
-
-
-def holds(letter: DeadLetter, token: str) -> bool:
-    """Whether this claim is the letter's current one."""
-    return letter.claim is not None and letter.claim.token == token
 
 
 def end_replay(letter: DeadLetter, outcome: Outcome, now: datetime, message: str = "") -> DeadLetter:
@@ -206,31 +202,27 @@ def add_success(letter: DeadLetter, one: Pass) -> DeadLetter | None:
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
-def going_on(runs: Iterable[BatchRun]) -> str | None:
-    """The reason to leave the call to an active run; None if no run is active."""
-    for run in runs:
-        if run.type not in FINAL:
-            return f"its flow run {run.name!r} is {run.state}: it may make the call itself"
-    return None
+def why_left_to_runs(letter: DeadLetter, runs: Iterable[BatchRun]) -> tuple[str, Reason] | None:
+    """Why a replay leaves the call to the flow runs around it; None if it does not.
 
-
-def later_ends(letter: DeadLetter, runs: Iterable[BatchRun]) -> list[BatchRun]:
-    """The flow runs that were started again after the letter and completed or were cut off: they may have
-    made the call without a record."""
+    An active run may make the call itself. One that was started again after the letter, and completed or was
+    cut off, may have made it without a record.
+    """
     latest: dict[str | None, int] = {letter.flow_run_id: letter.run_count}
     for run_pass in letter.passes:
         for run_id, count in run_pass.starts:
             latest[run_id] = max(latest.get(run_id, 0), count)
-    again = [run for run in runs if run.run_count > latest.get(str(run.id), 0)]
-    ends = ("COMPLETED", "CRASHED", "CANCELLED")
-    return [run for run in again if run.type in ends or run.state == "TimedOut"]
-
-
-def unclear(run: BatchRun) -> str:
-    """The message that a person must decide about a letter: its run was started again, and has ended."""
-    return (
-        f"its flow run {run.name!r} was run again and is {run.state}; it is unknown whether it made this "
-        "call: check, then replay this letter by its id, with force"
+    ended: BatchRun | None = None
+    for run in runs:
+        if run.type not in FINAL:
+            return f"its flow run {run.name!r} is {run.state}: it may make the call itself", "run_goes_on"
+        has_end = run.type in ("COMPLETED", "CRASHED", "CANCELLED") or run.state == "TimedOut"
+        if ended is None and has_end and run.run_count > latest.get(str(run.id), 0):
+            ended = run
+    return ended and (
+        f"its flow run {ended.name!r} was run again and is {ended.state}; it is unknown whether it made this "
+        "call: check, then replay this letter by its id, with force",
+        "unclear",
     )
 
 

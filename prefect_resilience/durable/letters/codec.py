@@ -33,11 +33,10 @@ from prefect_resilience.durable.letters.kinds import (
     find_class,
     hides,
     kind_of_class,
-    mask_secrets,
     scalar_of,
 )
 from prefect_resilience.errors.classify.shapes import read
-from prefect_resilience.errors.secrets.redact import argument_names
+from prefect_resilience.errors.secrets.redact import argument_names, redact
 
 KIND = "$kind"
 LEFT_OUT = "left-out"
@@ -143,7 +142,7 @@ class _Encoder:
         if kind is None:
             return self._structure(value, path)
         text = value.decode("latin-1") if is_raw else str.__str__(value) if kind == "text" else str(value)
-        if (shown := mask_secrets(text)) is not None:
+        if (shown := redact(text)) != text:
             return self.leave_out(path, "secret", value, "" if is_raw else shown)
         return text if kind == "text" else {KIND: kind, "value": SCALARS[kind].write(value)}
 

@@ -29,7 +29,7 @@ from pydantic import BaseModel
 
 from prefect_resilience.base.naming import is_of_process
 from prefect_resilience.errors.exceptions import ResilienceError
-from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.errors.secrets.redact import redact_data
 
 FindModule = Callable[[str], ModuleType]
 
@@ -211,12 +211,6 @@ def _names_secret(name: str) -> bool:
 def _last_word(name: str) -> str:
     words = _WORDS.findall(name)
     return words[-1].casefold() if words else ""
-
-
-def mask_secrets(text: str) -> str | None:
-    """The text with its secrets masked; None if it has none."""
-    shown = redact(text)
-    return None if shown == text else shown
 
 
 # -- tasks and flows, so that another process can find them

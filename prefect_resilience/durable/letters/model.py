@@ -172,17 +172,9 @@ class DeadLetter(BaseModel):
 
 
 def as_stored(letter: DeadLetter) -> dict[str, Any]:
-    """The letter's entry as JSON for a store; short, since listings read thousands."""
+    """The letter's entry as JSON for a store, which `DeadLetter.model_validate` reads; short, since listings
+    read thousands."""
     return letter.model_dump(mode="json", exclude_defaults=True)
-
-
-def from_stored(
-    value: Mapping[str, Any], contents: Contents | Callable[[], Contents] | None = None
-) -> DeadLetter:
-    """The letter of a stored entry, with its contents or a function that reads them."""
-    letter = DeadLetter.model_validate(value)
-    letter._contents = contents  # pyright: ignore[reportPrivateUsage]
-    return letter
 
 
 def check_statuses(status: str | Iterable[str] | None) -> set[str] | None:

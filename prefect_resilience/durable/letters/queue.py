@@ -28,7 +28,6 @@ from prefect_resilience.durable.letters.model import (
     Status,
     as_stored,
     check_statuses,
-    from_stored,
 )
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.stores import Document, Store
@@ -152,7 +151,7 @@ class DeadLetterQueue:
     def _read(self, document: Document, now: datetime | None = None) -> DeadLetter:
         """A stored letter in its current status."""
         contents = partial(self.contents, document.value["id"])
-        return claims.standing(from_stored(document.value, contents), now or self.now())
+        return claims.standing(DeadLetter.model_validate(document.value).holding(contents), now or self.now())
 
     def contents(self, letter_id: str) -> Contents:
         """The parameters and the error of a letter; empty when they have been purged."""
@@ -187,8 +186,9 @@ class DeadLetterQueue:
         """Record the end of a replay; None when the claim is no longer this owner's."""
 
         def end(letter: DeadLetter) -> DeadLetter | None:
-            is_own = claims.holds(letter, token)
-            return claims.end_replay(letter, outcome, self.now(), message) if is_own else None
+            if letter.claim is None or letter.claim.token != token:
+                return None
+            return claims.end_replay(letter, outcome, self.now(), message)
 
         return self._change(letter_id, end)
 
@@ -202,11 +202,12 @@ class DeadLetterQueue:
         is no entry."""
 
         def change_entry(value: Any) -> Any:
-            after = missing if value is None else step(claims.standing(from_stored(value), self.now()))
+            letter = value and claims.standing(DeadLetter.model_validate(value), self.now())
+            after = step(letter) if letter else missing
             return None if after is None else as_stored(after)
 
         after = change(self.store, entry_key(letter_id), change_entry, is_open=_is_open)
-        return None if after is None else from_stored(after)
+        return None if after is None else DeadLetter.model_validate(after)
 
     # -- removing letters
 

@@ -66,9 +66,11 @@ class PlanPart(Policy):
         try:
             super(Policy, self).__init__(**values)
         except ValidationError as error:
-            raise PlanError(
-                mistakes_in(sentences_of(error, type(self)), values), type(self).__name__
-            ) from None
+            whole = error.errors()[0].get("ctx", {}).get("error")
+            if isinstance(whole, PlanError):  # a plan's nodes were read together
+                raise whole from None
+            wrong = sentences_of(error, type(self))
+            raise PlanError(mistakes_in(wrong, values), type(self).__name__) from None
 
     # Inside other models pydantic then validates without this __init__, and keeps the place of every mistake.
     __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
@@ -281,14 +283,6 @@ class Plan(PlanHead):
     tasks: Annotated[tuple[Node, ...], BeforeValidator(fields.items)] = Field(
         min_length=1, description="The nodes."
     )
-
-    def __init__(self, /, **values: Any) -> None:
-        try:
-            super(Policy, self).__init__(**values)
-        except ValidationError as error:
-            raise error.errors()[0].get("ctx", {})["error"] from None
-
-    __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
 
     @model_validator(mode="wrap")
     @classmethod

@@ -71,7 +71,14 @@ class ErrorBudget(Policy):
 
         `name` is the name of the task or flow, if the budget has none. Raises StoreUnavailable.
         """
-        return read_status(self, self._name_or(name), store)
+        called = self._name_or(name)
+        flush(called)
+
+        def read(opened: Store) -> BudgetStatus:
+            stored = opened.load(place_of(called))
+            return model.status_of(called, _document(self, stored and stored.value), opened.now())
+
+        return registry.link_to(store).exchange(read)
 
     def count(self, good: bool, name: str | None = None) -> None:
         """Count a run that ended. Never raises because of the store."""
@@ -196,7 +203,7 @@ def merge(
     def add(value: Any) -> BudgetDocument:
         nonlocal begins, now
         now = store.now()
-        before = model.fitting(model.read(value), budget.objective, budget.window, budget.minimum_runs)
+        before = _document(budget, value)
         after = model.count_runs(before, good, bad, now)
         after = model.judge(after, now) if judge else after
         begins = before["burning_since"] is None and after["burning_since"] is not None
@@ -204,6 +211,11 @@ def merge(
 
     after = change(store, place_of(name), add, lasts=budget.window + KEPT_FOR)
     return model.status_of(name, after, now) if begins else None
+
+
+def _document(budget: ErrorBudget, value: Any) -> BudgetDocument:
+    """The document in a value from the store, under this policy."""
+    return model.fitting(model.read(value), budget.objective, budget.window, budget.minimum_runs)
 
 
 @cache
@@ -220,19 +232,6 @@ def _leave() -> None:
 def _tell(status: BudgetStatus) -> None:
     logger.warning("error budget %r: %s", redact(status.name), redact(status.why or ""))
     burn_listeners.tell(status)
-
-
-def read_status(budget: ErrorBudget, name: str, store: registry.StoreReference = None) -> BudgetStatus:
-    """The status of a budget under its policy. Raises StoreUnavailable."""
-    flush(name)
-
-    def read(opened: Store) -> BudgetStatus:
-        stored = opened.load(place_of(name))
-        current = model.read(stored and stored.value)
-        document = model.fitting(current, budget.objective, budget.window, budget.minimum_runs)
-        return model.status_of(name, document, opened.now())
-
-    return registry.link_to(store).exchange(read)
 
 
 def get_budgets(store: registry.StoreReference = None) -> list[BudgetStatus]:

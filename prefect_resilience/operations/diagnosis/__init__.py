@@ -66,16 +66,6 @@ def finding(kind: str, where: str, level: Level | None = None, /, **words: objec
     )
 
 
-def skew(
-    where: str, whose: str, before: float, there: float, after: float, most: float
-) -> Iterator[DiagnosisFinding]:
-    """The finding about a clock that said `there` between two times of this machine, if they differ."""
-    seconds = there - after if there > after else min(0.0, there - before)
-    if abs(seconds) > most:
-        way = "ahead of" if seconds > 0 else "behind"
-        yield finding("clocks.skew", where, whose=whose, seconds=f"{abs(seconds):.1f}", way=way)
-
-
 @cache
 def _table() -> dict[str, dict[str, Any]]:
     return yaml.safe_load(files(__name__).joinpath("findings.yaml").read_text("utf-8"))
@@ -110,7 +100,7 @@ def _checks(
     files: list[Path], modules: list[ModuleType], client: SyncPrefectClient | DiagnosisFinding
 ) -> Iterator[Check]:
     """The checks that have something to check. `client`: a finding if there is no server."""
-    from prefect_resilience.operations.diagnosis import environment, project, server  # they make findings
+    from prefect_resilience.operations.diagnosis import environment, project  # they make findings
 
     subjects = [subject for module in modules for subject in project.subjects_of(module)]
     sources = [project.read_file(file) for file in files]
@@ -123,7 +113,7 @@ def _checks(
     if isinstance(client, DiagnosisFinding):
         yield "server", lambda: [client]
         return
-    yield from ((name, partial(check, client)) for name, check in server.CHECKS.items())
+    yield from ((name, partial(check, client)) for name, check in environment.SERVER_CHECKS.items())
     if subjects or policies:
         yield "blocks", partial(project.blocks, subjects, policies)
 

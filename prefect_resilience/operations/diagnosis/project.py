@@ -20,7 +20,7 @@ from prefect_resilience.operations.users_code import is_constant, origin_of, ori
 from prefect_resilience.tasks.edge.live_policy import ask, with_policy
 from prefect_resilience.tasks.edge.task import ResilientTask
 
-LIMITS = {"concurrency": "prefect.concurrency", "rate_limit": "prefect.concurrency"}
+LIMITS = {"concurrency", "rate_limit"}
 TASKS = {"task", "resilient_task"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -60,7 +60,7 @@ def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[DiagnosisF
     """`concurrency()` and `rate_limit()` without `strict`: if the limit is missing, they only warn."""
     origin = origin_of(node.func, names)
     module, _, name = origin.rpartition(".")
-    if name not in LIMITS or not module.startswith(LIMITS[name]):
+    if name not in LIMITS or not module.startswith("prefect.concurrency"):
         return []
     written = {keyword.arg: keyword.value for keyword in node.keywords}
     strict = written.get("strict")

@@ -29,7 +29,7 @@ from prefect_resilience.durable.batches.edge.flow_runs import (
 from prefect_resilience.durable.batches.edge.listing import find_batches
 from prefect_resilience.effects import batch_status, recover
 from prefect_resilience.operations import crash_silent_runs
-from prefect_resilience.operations.diagnosis import server as checks
+from prefect_resilience.operations.diagnosis import environment as checks
 from tests.durable.effects.test_recovery import put
 from tests.prefect_runs import until
 

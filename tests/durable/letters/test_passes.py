@@ -133,21 +133,23 @@ def run(run_id: str, kind: str, count: int = 1, state: str = "") -> BatchRun:
 
 @pytest.mark.parametrize("kind", ["SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING"])
 def test_a_run_that_has_not_ended_may_make_the_call(kind: str) -> None:
-    ended = [run("a", final) for final in claims.FINAL]
-    assert claims.going_on(ended) is None
-    assert claims.going_on([*ended, run("b", kind)]) == (
-        f"its flow run 'the b' is {kind.title()}: it may make the call itself"
-    )
+    ended = [run("root", final) for final in claims.FINAL]
+    letter = made(flow_run_id="sub", run_count=1)
+    assert claims.why_left_to_runs(letter, ended) is None
+    says = f"its flow run 'the b' is {kind.title()}: it may make the call itself"
+    assert claims.why_left_to_runs(letter, [*ended, run("b", kind)]) == (says, "run_goes_on")
 
 
 def test_runs_that_were_started_again_and_may_have_made_the_call() -> None:
     letter = made(flow_run_id="sub", run_count=1)
     assert letter.flow_runs == ("root", "sub")
     late = run("root", "FAILED", 2, "TimedOut")
-    ended = [run("root", "COMPLETED", 2), late, run("root", "CRASHED", 2), run("sub", "CANCELLED", 2)]
     others = [run("sub", "COMPLETED", 1), run("sub", "FAILED", 2), run("root", "CRASHED", 1)]
-    assert claims.later_ends(letter, [*ended, *others]) == ended
-    assert "'the root' was run again" in claims.unclear(ended[0])
+    assert claims.why_left_to_runs(letter, others) is None
+    for ended in (run("root", "COMPLETED", 2), late, run("root", "CRASHED", 2), run("sub", "CANCELLED", 2)):
+        says, reason = claims.why_left_to_runs(letter, [*others, ended]) or ("", "")
+        assert says.startswith(f"its flow run {ended.name!r} was run again and is {ended.state};")
+        assert reason == "unclear"
 
 
 def test_what_makes_two_calls_the_same() -> None:

@@ -13,7 +13,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from prefect_resilience.operations.cli.app import main
-from prefect_resilience.operations.diagnosis import examine, server
+from prefect_resilience.operations.diagnosis import environment, examine
 from prefect_resilience.operations.installation import install, uninstall
 from prefect_resilience.tasks.edge.policy_block import ResiliencePolicy
 
@@ -115,7 +115,7 @@ def test_what_is_not_installed_is_told_until_it_is(
     doctor: Callable[..., Any], client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ):
     uninstall()
-    monkeypatch.setattr(server, "EVENT_ARRIVES", SOME_TIME)
+    monkeypatch.setattr(environment, "EVENT_ARRIVES", SOME_TIME)
     # Somebody who has just begun did nothing wrong.
     code, out, _ = doctor()
     assert code == 0
@@ -166,11 +166,11 @@ def test_a_server_that_is_away(doctor: Callable[..., Any]):
 
 @pytest.mark.timeout(300)
 def test_events_that_do_not_arrive(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(server, "EVENT_ARRIVES", SOME_TIME)
-    assert list(server.events(client)) == []
-    monkeypatch.setattr(server, "_send", lambda *_: None)
-    monkeypatch.setattr(server, "EVENT_ARRIVES", 0.0)
-    (found,) = server.events(client)
+    monkeypatch.setattr(environment, "EVENT_ARRIVES", SOME_TIME)
+    assert list(environment.events(client)) == []
+    monkeypatch.setattr(environment, "_send", lambda *_: None)
+    monkeypatch.setattr(environment, "EVENT_ARRIVES", 0.0)
+    (found,) = environment.events(client)
     assert "automations do not run" in found.says
 
 
@@ -178,17 +178,17 @@ def test_events_that_do_not_arrive(client: SyncPrefectClient, monkeypatch: pytes
 def test_a_server_whose_clock_differs(
     client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch, skew: float
 ):
-    assert list(server.clock(client)) == []
-    real = server.time.time
-    monkeypatch.setattr(server, "time", type("Clock", (), {"time": staticmethod(lambda: real() - skew)}))
-    (found,) = server.clock(client)
+    assert list(environment.clock(client)) == []
+    real = environment.time.time
+    monkeypatch.setattr(environment, "time", type("Clock", (), {"time": staticmethod(lambda: real() - skew)}))
+    (found,) = environment.clock(client)
     assert ("ahead of" if skew > 0 else "behind") in found.says
 
 
 def test_an_automation_whose_deployment_is_gone(client: SyncPrefectClient):
     install(webhook="http://127.0.0.1:9/")
     client.delete_deployment(client.read_deployment_by_name("recover-batch/recover-batch").id)
-    gone = [one.where for one in server.automations(client) if one.level == "wrong"]
+    gone = [one.where for one in environment.automations(client) if one.level == "wrong"]
     assert gone == ["prefect-resilience: recover crashed runs", "prefect-resilience: recover failed runs"]
 
 

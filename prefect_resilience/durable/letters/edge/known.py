@@ -32,7 +32,6 @@ from prefect_resilience.durable.letters.model import (
     Starts,
     as_stored,
     batch_digest,
-    from_stored,
     outcome_of,
 )
 from prefect_resilience.durable.letters.queue import REPLAYABLE, DeadLetterQueue, is_of, with_id
@@ -56,10 +55,8 @@ def skip_for_its_run(letter: DeadLetter) -> LetterOutcome | None:
         runs = [*find_runs({*letter.flow_runs, letter.batch_id or ""}).values()]
     except ApiUnavailable as error:
         return _skip(letter, f"it is unknown whether its flow run is active: {error}", "api_unavailable")
-    if (why := claims.going_on(runs)) is not None:
-        return _skip(letter, why, "run_goes_on")
-    ended = claims.later_ends(letter, runs)
-    return _skip(letter, claims.unclear(ended[0]), "unclear") if ended else None
+    why = claims.why_left_to_runs(letter, runs)
+    return None if why is None else _skip(letter, *why)
 
 
 def _skip(letter: DeadLetter, why: str, reason: Reason) -> LetterOutcome:
@@ -187,7 +184,7 @@ def _store_kept(queue: DeadLetterQueue) -> None:
             written = json.loads(path.read_text())
         except FileNotFoundError:
             continue  # another process was first
-        queue.put(from_stored(written["letter"]), Contents.model_validate(written["contents"]))
+        queue.put(DeadLetter.model_validate(written["letter"]), Contents.model_validate(written["contents"]))
         path.unlink(missing_ok=True)
 
 

@@ -13,6 +13,7 @@ from prefect.blocks.system import Secret
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
+from prefect_resilience.base.process import setting
 from prefect_resilience.durable.batches.edge.flow_runs import OWN_TAG
 from prefect_resilience.durable.letters.edge.known import Letters, StoreReference, choose, queue_of
 from prefect_resilience.durable.letters.edge.replay import Replaying, replay_letters
@@ -78,13 +79,9 @@ def replay_chosen(
     """Replay these letters in a flow run that shows the options as parameters; see `replay`."""
     if dry_run or not chosen or FlowRunContext.get() is not None:
         return replay_letters(how, chosen, dry_run=dry_run)
-    token = _handed.set((how, chosen))
-    try:
-        few = [letter.id for letter in chosen] if len(chosen) <= LETTERS_SHOWN else None
-        with tags(OWN_TAG):
-            report = replay_dead_letters(letters=few, task=task, rate=how.rate, force=how.force)
-    finally:
-        _handed.reset(token)
+    few = [letter.id for letter in chosen] if len(chosen) <= LETTERS_SHOWN else None
+    with setting(_handed, (how, chosen)), tags(OWN_TAG):
+        report = replay_dead_letters(letters=few, task=task, rate=how.rate, force=how.force)
     return ReplayReport.model_validate(report)
 
 

@@ -27,6 +27,7 @@ from prefect.task_engine import run_task
 from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.importtools import load_script_as_module
 
+from prefect_resilience.base.process import setting
 from prefect_resilience.durable.batches.batch import batch
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge.status import check_recorded
@@ -198,7 +199,7 @@ def _missing(reader: Reader) -> str:
 
 
 def _replay_one(how: Replaying, listed: DeadLetter) -> LetterOutcome:
-    """Claim a letter and make its call. May raise DeadLetterError."""
+    """Claim a letter, make its call, and record the outcome. May raise DeadLetterError."""
     if (early := how.next_at - how.clock()) > 0:
         how.sleep(early)
     letter = how.queue.get(listed.id)  # it may have been listed long ago
@@ -206,23 +207,12 @@ def _replay_one(how: Replaying, listed: DeadLetter) -> LetterOutcome:
     if isinstance(call, LetterOutcome):
         return call
     run_id = str(uuid4())
-    taken, why = how.queue.claim(
-        letter.id,
-        how.owner,
-        LEASE,
-        run_id=run_id,
-        despite_doubt=how.force or call.effect,
-    )
+    despite_doubt = how.force or call.effect
+    taken, why = how.queue.claim(letter.id, how.owner, LEASE, run_id=run_id, despite_doubt=despite_doubt)
     if why is not None or taken.claim is None:
         return _not_free(how, taken, why)
     how.next_at = max(how.clock(), how.next_at) + how.pause
-    return _replay_claimed(how, taken.holding(letter.contents), call, taken.claim.token, run_id)
-
-
-def _replay_claimed(
-    how: Replaying, letter: DeadLetter, call: _PreparedCall, token: str, run_id: str
-) -> LetterOutcome:
-    """Make the call, and record the outcome."""
+    token = taken.claim.token
     try:
         outcome = _call(letter, call, run_id)
     except BaseException as error:
@@ -232,12 +222,8 @@ def _replay_claimed(
         raise
     ended = "replayed" if outcome.result == "replayed" else "failed"
     how.queue.settle(letter.id, token, ended, outcome.message)
-    emit(
-        "dead-letter.replayed",
-        "dead-letter",
-        letter.id,
-        {**outcome.model_dump(mode="json"), "batch_id": letter.batch_id},
-    )
+    payload = {**outcome.model_dump(mode="json"), "batch_id": letter.batch_id}
+    emit("dead-letter.replayed", "dead-letter", letter.id, payload)
     return outcome
 
 
@@ -246,19 +232,11 @@ def _call(letter: DeadLetter, call: _PreparedCall, run_id: str) -> LetterOutcome
     own_batch: AbstractContextManager[object] = (
         batch(letter.batch_id) if letter.batch_id is not None else nullcontext()
     )
-    token = _replaying.set(run_id)
-    try:
-        with own_batch, TagsContext(current_tags=other_tags()):
-            state: Any = run_task(
-                call.task, task_run_id=UUID(run_id), parameters=call.parameters, return_type="state"
-            )
-            state = run_coro_as_sync(state) if hasattr(state, "__await__") else state
-    finally:
-        _replaying.reset(token)
-    return _outcome_of_run(letter, state, run_id)
-
-
-def _outcome_of_run(letter: DeadLetter, ended: State[Any], run_id: str) -> LetterOutcome:
+    with setting(_replaying, run_id), own_batch, TagsContext(current_tags=other_tags()):
+        state: Any = run_task(
+            call.task, task_run_id=UUID(run_id), parameters=call.parameters, return_type="state"
+        )
+        ended: State[Any] = run_coro_as_sync(state) if hasattr(state, "__await__") else state
     run_id = str(ended.state_details.task_run_id or run_id)
     if ended.is_completed():
         return outcome_of(letter, "replayed", str(ended.name), run_id)

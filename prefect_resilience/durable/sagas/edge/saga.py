@@ -232,12 +232,8 @@ def _tell(batch_id: str, one: Compensation, how: str) -> None:
 
 def _tell_of(report: RollbackReport) -> None:
     _logger().log(logging.INFO if report.complete else logging.ERROR, "%s", report)
-    emit(
-        "batch.rolled-back",
-        "batch",
-        report.batch_id,
-        {"to": report.to, "complete": report.complete, **report.counts},
-    )
+    payload = {"to": report.to, "complete": report.complete, **report.counts}
+    emit("batch.rolled-back", "batch", report.batch_id, payload)
 
 
 def _logger() -> Any:

@@ -54,12 +54,11 @@ def recording_task_runs(runs: dict[UUID, TaskRun]) -> AbstractContextManager[Non
 class TaskFactory:
     """Makes the tasks of one plan. Nodes with the same options use copies of one task."""
 
-    def __init__(self, actions: Actions, nodes: Iterable[Node] = ()) -> None:
+    def __init__(self, actions: Actions) -> None:
         self.actions = actions
         self._made: dict[tuple[str, ...], AnyTask] = {}
         self._checked: dict[tuple[str, ...], list[Wrong]] = {}
         self._circuits: dict[str, CircuitBreaker] = {}
-        self.expect(nodes)
 
     def expect(self, nodes: Iterable[Node]) -> None:
         """Make the circuits that nodes define, for nodes that only name them. Mistakes are reported later."""

@@ -279,11 +279,15 @@ class Quorum:
                 break
             number, ending = box.get()
             name = names[number]
-            failure = _counted(votes, name, ending)
-            if failure is not None:
-                failures.append(failure)
-                label = name if name not in votes.errors else f"{name} ({number + 1})"
-                votes.errors[label] = failure.context.summary()
+            if isinstance(ending, Gave):
+                try:
+                    votes.add(name, ending.value)
+                    continue
+                except Exception as error:  # noqa: BLE001 - the user's key
+                    ending = FailedUpstream(error, context_of(error))
+            failures.append(ending)
+            label = name if name not in votes.errors else f"{name} ({number + 1})"
+            votes.errors[label] = ending.context.summary()
         raise _no_quorum(votes, failures)
 
     def check(self, what: str, request: TargetCall, offers: bool) -> None:
@@ -339,17 +343,6 @@ def _vote(handler: Any, request: TargetCall) -> Ending:
         return call(handler, request)
     args, kwargs = arguments(handler, request)
     return Gave(_to_its_end(handler(*args, **kwargs)))
-
-
-def _counted(votes: Votes, name: str, ending: Ending) -> FailedUpstream | NeverRan | None:
-    """Count an answer. Returns the failure if there is no answer, or if `key` raised."""
-    if not isinstance(ending, Gave):
-        return ending
-    try:
-        votes.add(name, ending.value)
-    except Exception as error:  # noqa: BLE001 - the user's key
-        return FailedUpstream(error, context_of(error))
-    return None
 
 
 def _no_quorum(votes: Votes, failures: list[FailedUpstream | NeverRan]) -> NoQuorum:
