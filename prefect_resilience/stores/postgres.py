@@ -26,6 +26,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.stores import FORMS, StoreUrl
 from prefect_resilience.stores.base import News
 from prefect_resilience.stores.connected import ConnectedWatch, Swap, news_of
 from prefect_resilience.stores.sql import (
@@ -40,7 +41,6 @@ from prefect_resilience.stores.sql import (
     creating_table,
     upsert,
 )
-from prefect_resilience.stores.urls import FORMS, StoreUrl
 
 
 class BoundedConnection(psycopg.Connection[Any]):

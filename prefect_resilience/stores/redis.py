@@ -31,6 +31,7 @@ from redis.commands.core import Script
 from redis.retry import Retry
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.stores import StoreUrl
 from prefect_resilience.stores.base import Document, News
 from prefect_resilience.stores.connected import (
     ConnectedStore,
@@ -42,7 +43,6 @@ from prefect_resilience.stores.connected import (
     news_of,
     read_document,
 )
-from prefect_resilience.stores.urls import StoreUrl
 
 # The atomic operations: two small Lua scripts for Redis 6.2 and later.
 #

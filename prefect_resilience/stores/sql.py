@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
+from prefect_resilience.stores import StoreUrl
 from prefect_resilience.stores.base import Document
 from prefect_resilience.stores.connected import (
     ConnectedStore,
@@ -23,7 +24,6 @@ from prefect_resilience.stores.connected import (
     decode,
     prefix_end,
 )
-from prefect_resilience.stores.urls import StoreUrl
 
 KEPT = 5
 MOST = 10

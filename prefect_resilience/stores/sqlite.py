@@ -10,6 +10,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from prefect_resilience.stores import StoreUrl
 from prefect_resilience.stores.base import News
 from prefect_resilience.stores.connected import ConnectedWatch, Swap, prefix_end
 from prefect_resilience.stores.sql import (
@@ -23,7 +24,6 @@ from prefect_resilience.stores.sql import (
     creating_table,
     upsert,
 )
-from prefect_resilience.stores.urls import StoreUrl
 
 COUNTERS = "prefect_resilience_counters"
 """One row per number that must outlive the documents: so far the greatest version of a removed document."""

@@ -28,8 +28,6 @@ from prefect_resilience.graphs.plans.actions import ERROR, Action, Actions
 from prefect_resilience.graphs.plans.lookups import Rendering
 from prefect_resilience.graphs.plans.model import Cache, FanOut, Node, NodeCircuit
 from prefect_resilience.graphs.plans.reading.mistakes import Place, Wrong
-from prefect_resilience.graphs.plans.result import NodeResult
-from prefect_resilience.graphs.plans.routes import state_of
 from prefect_resilience.graphs.plans.templates import render
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.circuits.model import CircuitPolicy
@@ -49,6 +47,16 @@ def recording_task_runs(runs: dict[UUID, TaskRun]) -> AbstractContextManager[Non
     Their attempts and times are read from there. Task runs in other processes are missing.
     """
     return setting(_recorder, runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A task to submit, for a node or for the branch with this `index`."""
+
+    node: Node
+    task: AnyTask
+    parameters: dict[str, Any]
+    index: int | None = None
 
 
 class TaskFactory:
@@ -114,6 +122,24 @@ class TaskFactory:
             task.cache_policy = ActionKey(action=node.type, key=cache_key)
         return task
 
+    def job(
+        self, node: Node, name: str, view: Rendering, seen: ErrorContext | None, index: int | None = None
+    ) -> Job:
+        """The job of a node, or of the branch `index`. `seen` is the error that it gets.
+
+        Raises ValueError if a template cannot be filled in.
+        """
+        action = self.action(node)
+        inputs = dict(render(node.input, view))
+        if node.map is not None and node.map.item in action.parameters:
+            inputs.setdefault(node.map.item, view.names[node.map.item])
+        parameters = action.convert(inputs)
+        if ERROR in action.parameters:
+            parameters.setdefault(ERROR, seen)
+        key = node.cache.key if isinstance(node.cache, Cache) else None
+        rendered = None if key is None else str(render(key, view, place="cache.key"))
+        return Job(node, self.task_for(node, name, rendered), parameters, index)
+
     def _make(self, node: Node, name: str) -> AnyTask:
         action = self.action(node)
         options: dict[str, Any] = {}
@@ -151,6 +177,14 @@ class TaskFactory:
             return self._circuits.setdefault(circuit, breaker or CircuitBreaker(circuit))
         policy = CircuitPolicy(**circuit.model_dump(exclude={"name"}, exclude_unset=True))
         return self._circuits.setdefault(circuit.name, CircuitBreaker.from_policy(circuit.name, policy))
+
+
+def items_of(fan_out: FanOut, view: Rendering) -> Sequence[Any]:
+    """The items of a fan-out. Raises ValueError if the template cannot be filled in."""
+    items = render(fan_out.over, view, place="map.over")
+    if not isinstance(items, list | tuple):
+        raise ValueError(f"map.over must be a list, not {shortly(items)}")
+    return cast("Sequence[Any]", items)
 
 
 def _breaker_of(name: str) -> CircuitBreaker | None:
@@ -237,62 +271,3 @@ def _without_error(inputs: dict[str, Any]) -> dict[str, Any]:
         for name, value in inputs.items()
         if name != ERROR or not isinstance(value, ErrorContext | None)
     }
-
-
-# -- jobs: the tasks of ready nodes, with filled-in templates and converted parameters
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A task to submit, for a node or for the branch with this `index`."""
-
-    node: Node
-    task: AnyTask
-    parameters: dict[str, Any]
-    index: int | None = None
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """Makes the jobs of one run. All methods raise ValueError if a template cannot be filled in.
-
-    results: those of the nodes that have ended. errors: those of the nodes that have failed.
-    """
-
-    factory: TaskFactory
-    results: Mapping[str, NodeResult]
-    errors: dict[str, ErrorContext]
-    inputs: Mapping[str, Any]
-
-    def single(self, node: Node, seen: ErrorContext | None) -> Job:
-        """The job of a node. `seen` is the error that it gets."""
-        return self._job(node, node.id, self._view(seen, {}), seen, None)
-
-    def branch(self, node: Node, name: str, index: int, item: Any, seen: ErrorContext | None) -> Job:
-        """The job of one branch of a fan-out."""
-        view = self._view(seen, {cast(FanOut, node.map).item: item, "index": index})
-        return self._job(node, name, view, seen, index)
-
-    def items(self, node: Node, seen: ErrorContext | None) -> Sequence[Any]:
-        """The items of a fan-out."""
-        items = render(cast(FanOut, node.map).over, self._view(seen, {}), place="map.over")
-        if not isinstance(items, list | tuple):
-            raise ValueError(f"map.over must be a list, not {shortly(items)}")
-        return cast("Sequence[Any]", items)
-
-    def _view(self, seen: ErrorContext | None, names: Mapping[str, Any]) -> Rendering:
-        return Rendering(self.results, state_of(seen, self.errors), self.inputs, names)
-
-    def _job(
-        self, node: Node, name: str, view: Rendering, seen: ErrorContext | None, index: int | None
-    ) -> Job:
-        action = self.factory.action(node)
-        inputs = dict(render(node.input, view))
-        if node.map is not None and node.map.item in action.parameters:
-            inputs.setdefault(node.map.item, view.names[node.map.item])
-        parameters = action.convert(inputs)
-        if ERROR in action.parameters:
-            parameters.setdefault(ERROR, seen)
-        key = node.cache.key if isinstance(node.cache, Cache) else None
-        rendered = None if key is None else str(render(key, view, place="cache.key"))
-        return Job(node, self.factory.task_for(node, name, rendered), parameters, index)

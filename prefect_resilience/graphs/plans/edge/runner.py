@@ -26,12 +26,13 @@ from prefect_resilience.base.outcomes import caller_checks_failures
 from prefect_resilience.base.text import plural
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.graphs.plans.edge import outcomes
-from prefect_resilience.graphs.plans.edge.nodes import Job, Preparation, TaskFactory, recording_task_runs
+from prefect_resilience.graphs.plans.edge.nodes import Job, TaskFactory, items_of, recording_task_runs
 from prefect_resilience.graphs.plans.edge.outcomes import Branches, EndedRun, NodeOutcome, outcome_of
-from prefect_resilience.graphs.plans.model import Inject, Node, Plan
+from prefect_resilience.graphs.plans.lookups import Rendering
+from prefect_resilience.graphs.plans.model import FanOut, Inject, Node, Plan
 from prefect_resilience.graphs.plans.reading.reading import read_added
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult, failure_of
-from prefect_resilience.graphs.plans.routes import Routing, routes
+from prefect_resilience.graphs.plans.routes import Routing, routes, state_of
 from prefect_resilience.graphs.plans.schedule import Ended, Schedule, ScheduleStep, Skip, name_some
 from prefect_resilience.graphs.routing.edge.upstream import outside_transactions
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
@@ -59,7 +60,6 @@ class Run:
         self.nodes: dict[str, Node] = {}
         self.handlers: dict[str, list[str]] = {}
         self.errors: dict[str, ErrorContext] = {}
-        self._preparation = Preparation(factory, self.results, self.errors, inputs)
         self.outputs: dict[str, Any] = {}
         self.routed_by: dict[str, list[str]] = {}
         self.task_run_ids: dict[str, UUID] = {}
@@ -116,17 +116,21 @@ class Run:
         self.results[node.id] = NodeResult(status="skipped", reason=skip.reason, task_run_id=str(run.id))
 
     def _begin(self, node: Node) -> None:
+        seen = self.schedule.error_seen_by(node.id)
         try:
             if node.map is None:
-                self._jobs.append(self._preparation.single(node, self.schedule.error_seen_by(node.id)))
+                self._jobs.append(self.factory.job(node, node.id, self._view(seen, {}), seen))
             else:
-                self._fan_out(node)
+                self._fan_out(node, node.map, seen)
         except ValueError as error:
             self._settle(node, self._refuse(node, node.id, error))
 
-    def _fan_out(self, node: Node) -> None:
-        last_error = self.schedule.error_seen_by(node.id)
-        items = self._preparation.items(node, last_error)
+    def _view(self, seen: ErrorContext | None, names: Mapping[str, Any]) -> Rendering:
+        """The values for the templates of a node that gets the error `seen`."""
+        return Rendering(self.results, state_of(seen, self.errors), self.inputs, names)
+
+    def _fan_out(self, node: Node, fan_out: FanOut, seen: ErrorContext | None) -> None:
+        items = items_of(fan_out, self._view(seen, {}))
         most = self.plan.bounds.fan_out
         if len(items) > most:
             raise ValueError(
@@ -137,7 +141,8 @@ class Run:
         for index, item in enumerate(items):
             name = f"{node.id}[{index}]"
             try:
-                self._jobs.append(self._preparation.branch(node, name, index, item, last_error))
+                view = self._view(seen, {fan_out.item: item, "index": index})
+                self._jobs.append(self.factory.job(node, name, view, seen, index))
             except ValueError as error:
                 branches.outcomes[index] = self._refuse(node, name, error)
         self._join(branches)
