@@ -26,7 +26,7 @@ from prefect_resilience.durable.effects.model import (
 )
 from prefect_resilience.durable.effects.policy import Done, NotDone, pack_told
 from prefect_resilience.durable.sagas import undo
-from prefect_resilience.durable.sagas.edge.compensating import key_of_undoing
+from prefect_resilience.durable.sagas.edge.saga import key_of_undoing
 from prefect_resilience.durable.sagas.undo import SagaLog
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy
 from prefect_resilience.stores.base import Store
