@@ -9,12 +9,15 @@ question does not fit, with a `Retry-After` of a second. Questions and answers v
 takes time for each token.
 
 "used" is the share of the quota of a full minute, after LEARNS seconds in which the fleet learns how long
-answers are. Operations are those that clients sent to the store, and those inside of scripts, by the store's
-own statistics. `--minute 10` is faster: the provider then counts windows of 10 s with a sixth of the quota,
-questions and answers are a sixth as long, and the limit is the same.
+answers are. Operations are those that clients sent to the store, by the store's own statistics. `--minute 10`
+is faster: the provider then counts windows of 10 s with a sixth of the quota, questions and answers are a
+sixth as long, and the limit is the same.
+
+Then the same processes call with a `SpendCap` of CAP USD until it lets none through. A call may cost up to
+20 cents and costs 1 to 20. "spent" is what the provider has charged, by the prices of genai-prices.
 
 The exit code is 1 if less than USED of the quota was used, REJECTED or more of the requests were answered
-429, or the store did more than OPERATIONS a second.
+429, the store did more than OPERATIONS a second, more than CAP was spent, or less than LEAST_SPENT of it.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.fleet_processes import statistics_of
-from prefect_resilience import Retry, TokenLimit
+from prefect_resilience import Retry, SpendCap, SpendCapReachedError, TokenLimit
+from prefect_resilience.guards.limits.spend import price_of
+from prefect_resilience.guards.limits.usage import Usage
 from prefect_resilience.http import AsyncResilientTransport
 from tests.stores_servers import PostgresServer, RedisServer, Server
 
@@ -48,6 +53,7 @@ PROCESSES, CALLERS = 8, 5
 LEARNS = 10.0
 QUESTION, ANSWER = (50, 600), (20, 1_500)
 SECONDS_PER_TOKEN = 0.001
+CAP, LEAST_SPENT, MODEL, MOST_TOKENS = 5.0, 0.9, "gpt-4o", 20_000
 USED, REJECTED, OPERATIONS = 0.9, 0.01, 100.0
 
 
@@ -61,6 +67,7 @@ class Provider(ThreadingHTTPServer):
         self.minute, self.quota = minute, QUOTA * minute / 60
         self.used: deque[tuple[float, int]] = deque()
         self.answered = self.rejected = 0
+        self.spent = 0.0
         self._lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -88,6 +95,10 @@ class Provider(ThreadingHTTPServer):
                 self.used.append((time.monotonic(), question))
             return fits
 
+    def charge(self, answer: int) -> None:
+        with self._lock:
+            self.spent += price_of(Usage(0, answer), MODEL) or 0.0
+
     def count(self, answer: int) -> None:
         with self._lock:
             self.used.append((time.monotonic(), answer))
@@ -104,6 +115,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if "max_tokens" in body:
+            answer = random.randint(body["max_tokens"] // 20, body["max_tokens"])
+            self.server.charge(answer)
+            time.sleep(answer / 50_000)
+            return self._say(200, {"usage": {"completion_tokens": answer}, "model": body["model"]})
         question, answer = len(body["messages"]), self.server.draw(ANSWER)
         if not self.server.admit(question):
             return self._say(429, {"error": "too many tokens"})
@@ -147,6 +163,42 @@ async def _call(url: str, minute: float) -> None:
         await asyncio.gather(*(caller() for _ in range(CALLERS)))
 
 
+def spend(url: str, store: str, name: str) -> None:
+    """One process of the fleet, until no call is let through."""
+    os.environ["PREFECT_RESILIENCE_STORE_URL"] = store
+    asyncio.run(_spend(url, name))
+
+
+async def _spend(url: str, name: str) -> None:
+    cap = SpendCap(usd=CAP, per="day", name=name)
+    transport = AsyncResilientTransport(limits=cap, retry=None, circuit=None)
+
+    async def caller() -> None:
+        with suppress(SpendCapReachedError):
+            while True:
+                await client.post(url, json={"model": MODEL, "max_tokens": MOST_TOKENS})
+
+    async with httpx.AsyncClient(transport=transport, timeout=60) as client:
+        await asyncio.gather(*(caller() for _ in range(CALLERS)))
+
+
+def measure_cap(server: Server, processes: int) -> float:
+    """What one fleet has spent when its cap lets no call through."""
+    provider = Provider(60.0)
+    name, context = f"cap-{time.time()}", multiprocessing.get_context("spawn")
+    fleet = [
+        context.Process(target=spend, args=(provider.url, server.url(), name), daemon=True)
+        for _ in range(processes)
+    ]
+    for member in fleet:
+        member.start()
+    for member in fleet:
+        member.join()
+    provider.shutdown()
+    provider.server_close()
+    return provider.spent
+
+
 def measure(server: Server, minute: float, processes: int) -> dict[str, Any]:
     """One fleet on one store."""
     provider = Provider(minute)
@@ -160,7 +212,7 @@ def measure(server: Server, minute: float, processes: int) -> dict[str, Any]:
             member.start()
         while not provider.answered:
             time.sleep(0.05)
-        time.sleep(LEARNS)
+        time.sleep(min(LEARNS, minute))
         before, begun = statistics_of(server), time.monotonic()
         time.sleep(minute)
         after, took = statistics_of(server), time.monotonic() - begun
@@ -177,12 +229,14 @@ def measure(server: Server, minute: float, processes: int) -> dict[str, Any]:
         "used": share,
         "rejected": provider.rejected / (provider.answered + provider.rejected),
         "requests": provider.answered + provider.rejected,
-        "operations_per_second": (sum(after.values()) - sum(before.values())) / took,
+        "operations_per_second": (after["sent"] - before["sent"]) / took,
     }
 
 
 def holds(row: dict[str, Any]) -> bool:
-    return row["used"] >= USED and row["rejected"] < REJECTED and row["operations_per_second"] <= OPERATIONS
+    is_used = row["used"] >= USED and row["rejected"] < REJECTED
+    is_spent = CAP * LEAST_SPENT <= row["spent"] <= CAP
+    return is_used and is_spent and row["operations_per_second"] <= OPERATIONS
 
 
 def measure_all(stores: Sequence[str], minute: float, processes: int) -> list[dict[str, Any]]:
@@ -191,7 +245,7 @@ def measure_all(stores: Sequence[str], minute: float, processes: int) -> list[di
         server = RedisServer() if kind == "redis" else PostgresServer()
         try:
             server.start()
-            rows.append(measure(server, minute, processes))
+            rows.append({**measure(server, minute, processes), "spent": measure_cap(server, processes)})
         finally:
             server.remove()
     return rows
@@ -214,10 +268,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             table.add_column(title.replace("_", " "), justify="right")
         for row in rows:
             share, rejected = f"{row['used']:.1%}", f"{row['rejected']:.2%}"
-            operations = f"{row['operations_per_second']:.1f}"
-            table.add_row(
-                row["store"], str(row["processes"]), share, rejected, str(row["requests"]), operations
-            )
+            operations, spent = f"{row['operations_per_second']:.1f}", f"{row['spent']:.2f} USD"
+            cells = (row["store"], str(row["processes"]), share, rejected, str(row["requests"]))
+            table.add_row(*cells, operations, spent)
         Console(width=100).print(table)
     return 0 if all(holds(row) for row in rows) else 1
 

@@ -122,6 +122,8 @@ from .guards.limits.guarding import LimitRefused as LimitRefused
 from .guards.limits.guarding import RateLimitedError as RateLimitedError
 from .guards.limits.hedge import Hedge as Hedge
 from .guards.limits.rate import RateLimit as RateLimit
+from .guards.limits.spend import SpendCap as SpendCap
+from .guards.limits.spend import SpendCapReachedError as SpendCapReachedError
 from .guards.limits.tokens import TokenLimit as TokenLimit
 from .guards.limits.tokens import TokenLimitedError as TokenLimitedError
 from .guards.outputs.promise import Expect as Expect

@@ -15,6 +15,7 @@ from prefect_resilience.guards.circuits.listeners import (
     StoreNotice,
     Transition,
     burn_listeners,
+    cap_listeners,
     store_listeners,
     transition_listeners,
 )
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
     from prefect_resilience.guards.budgets.model import BudgetStatus
+    from prefect_resilience.guards.limits.spend import Spending
 
 
 def wire() -> None:
@@ -32,9 +34,11 @@ def wire() -> None:
     places.documents = store_url
     limits.prefect_client = _prefect_client
     limits.lease_holder = _lease_holder
+    limits.root_run = _root_run
     transition_listeners.add(_circuit_changed)
     store_listeners.add(_store_changed)
     burn_listeners.add(_budget_burns)
+    cap_listeners.add(_cap_reached)
 
 
 def _prefect_client() -> AbstractContextManager[SyncPrefectClient]:
@@ -47,6 +51,14 @@ def _lease_holder(run: tuple[str, UUID] | None) -> Any:
     from prefect_resilience.tasks.edge.limits_api import lease_holder
 
     return lease_holder(run)
+
+
+def _root_run() -> str | None:
+    if run_contexts() == (None, None):
+        return None
+    from prefect_resilience.durable.batches.edge.tags import pass_here
+
+    return pass_here()[0][0]
 
 
 def _circuit_changed(change: Transition) -> None:
@@ -69,3 +81,9 @@ def _budget_burns(status: BudgetStatus) -> None:
     from prefect_resilience.telemetry.edge.events import announce_burn
 
     announce_burn(status)
+
+
+def _cap_reached(spending: Spending) -> None:
+    from prefect_resilience.telemetry.edge.events import announce_cap
+
+    announce_cap(spending)

@@ -28,6 +28,7 @@ from prefect_resilience import (
     RecoveryPolicy,
     Retry,
     RetryBudget,
+    SpendCap,
     TokenLimit,
     path,
 )
@@ -51,6 +52,7 @@ POLICIES: tuple[type[BaseModel], ...] = (
     Bulkhead,
     RateLimit,
     TokenLimit,
+    SpendCap,
     Hedge,
     Decompose,
     RecoveryPolicy,

@@ -54,6 +54,7 @@ REJECTING_GUARDS = {
     "AdaptiveLimitFullError": "adaptive_limit",
     "RateLimitedError": "rate_limit",
     "TokenLimitedError": "token_limit",
+    "SpendCapReachedError": "spend_cap",
 }
 """The limit that rejected a call, by the name of its error."""
 

@@ -16,6 +16,7 @@ Counters (Prometheus appends `_total`), all under `prefect_resilience.`:
     `dead_letters.replayed`  {letter}    task, result
     `batches.recovered`    {batch}       outcome
     `budget.burns`         {burn}        budget
+    `caps.reached`         {cap}         cap
 
 For nodes of plans, attempts, retries, recoveries, failures, fallbacks and `refusals` also have `action`, the
 node's type. There is one histogram: `recovery.duration` (s), from the start of a run's first attempt to
@@ -131,6 +132,7 @@ COUNTERS = {
     "dead_letters.replayed": ("{letter}", "Dead letters that were replayed"),
     "batches.recovered": ("{batch}", "Recoveries of batches"),
     "budget.burns": ("{burn}", "Error budgets that began to burn too fast"),
+    "caps.reached": ("{cap}", "Spending caps that were reached"),
 }
 
 Payload = dict[str, Any]
@@ -279,6 +281,7 @@ _COUNTED: dict[str, tuple[str, str | None, Callable[[Payload], dict[str, Any]]]]
     ),
     "batch.recovered": ("batches.recovered", None, lambda p: {"outcome": str(p.get("action"))}),
     "budget.burned": ("budget.burns", None, lambda p: {"budget": label_of("budget", p.get("name"))}),
+    "cap.reached": ("caps.reached", None, lambda p: {"cap": label_of("cap", p.get("name"))}),
 }
 """For each event its counter, its name in the totals, and its attributes."""
 

@@ -40,6 +40,7 @@ REMARKABLE_HAPPENINGS = frozenset(
         "dead-letter.created",
         "store.unavailable",
         "budget.burned",
+        "cap.reached",
         "calls.counted",
     }
 )

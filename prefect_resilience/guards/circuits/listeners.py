@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from prefect_resilience.guards.budgets.model import BudgetStatus
     from prefect_resilience.guards.circuits.model import CircuitState
+    from prefect_resilience.guards.limits.spend import Spending
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
 
@@ -74,6 +75,9 @@ store_listeners: Listeners[Callable[[StoreNotice], object]] = Listeners()
 
 burn_listeners: Listeners[Callable[[BudgetStatus], object]] = Listeners()
 """Called when an error budget begins to burn, in the process whose merge made it burn."""
+
+cap_listeners: Listeners[Callable[[Spending], object]] = Listeners()
+"""Called once for each `SpendCap` that is reached, in the process whose call did not fit."""
 
 
 def tell(news: deque[Transition | StoreNotice]) -> None:

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 prefect_client: Callable[[], AbstractContextManager[SyncPrefectClient]]
-"""A client of the API of the current run. `prefect_resilience.wiring` sets this and `lease_holder`."""
+"""A client of the API of the current run. `prefect_resilience.wiring` sets this and the two below."""
 
 lease_holder: Callable[[tuple[str, UUID] | None], Any]
 """The holder that Prefect shows for a run's slot."""
+
+root_run: Callable[[], str | None]
+"""The id of the outermost run around this code; None outside of runs."""

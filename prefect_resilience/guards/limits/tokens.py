@@ -106,8 +106,9 @@ LEASE_SECONDS = 10.0
 ASK_SECONDS = 0.3
 # A process asks for so many seconds of the fleet's pace beyond its next call, at most.
 MOST_AHEAD = 0.1
-# How often the first caller in line looks for tokens that other calls gave back.
-LOOK_SECONDS = 0.05
+# How often the first caller in line looks for tokens that other calls gave back, and how often a process
+# reads the store's clock.
+LOOK_SECONDS, CLOCK_SECONDS = 0.05, 30.0
 
 
 class Account:
@@ -121,7 +122,7 @@ class Account:
         self.held = 0.0
         # Tokens that are granted from `_ready_at` on, by `monotonic()`.
         self._coming = 0.0
-        self._ready_at = self._asked_at = -math.inf
+        self._ready_at = self._asked_at = self._clock_at = -math.inf
         # Tokens that calls took since the last exchange, those in a lease of the time before it.
         self._taken = 0.0
         self._bucket = new_bucket(name, per_minute)
@@ -232,7 +233,9 @@ class Account:
         return wait
 
     def _write(self, store: Store, link: StoreLink, step: Callable[[Any], TokenBucket]) -> TokenBucket:
-        link.note_clock(store.now())
+        if monotonic() - self._clock_at > CLOCK_SECONDS:
+            link.note_clock(store.now())
+            self._clock_at = monotonic()
         return change(store, place_of(self.name), step, lasts=KEPT_FOR, now=link.now())
 
 

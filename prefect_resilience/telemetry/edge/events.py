@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from prefect.events import Event
 
     from prefect_resilience.guards.budgets.model import BudgetStatus
+    from prefect_resilience.guards.limits.spend import Spending
 
 PREFIX = "prefect-resilience"
 LABELS = ("code", "category", "action")
@@ -172,6 +173,12 @@ def announce_burn(status: BudgetStatus) -> None:
     shown = None if since is None else f"{datetime.fromtimestamp(since, UTC):%Y-%m-%dT%H:%M:%SZ}"
     payload = {**status.model_dump(mode="json"), "burning_since": shown}
     emit("budget.burned", "budget", status.name, payload)
+
+
+def announce_cap(spending: Spending) -> None:
+    """Send the event of a cap that is reached."""
+    name = spending["name"] or f"{spending['per']} {spending['scope']}"
+    emit("cap.reached", "cap", name, {**spending, "name": name})
 
 
 def announce_store(notice: StoreNotice) -> None:

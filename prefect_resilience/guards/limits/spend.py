@@ -1,0 +1,294 @@
+"""`SpendCap`: a limit on the money that the calls of a run or of a day cost."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from time import monotonic
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, cast
+from urllib.parse import quote
+from uuid import uuid4
+
+from pydantic import Field
+
+from prefect_resilience.base.drive import Blocking, Steps, sleep_for
+from prefect_resilience.base.process import in_forked_child, start_thread
+from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
+from prefect_resilience.guards import limits
+from prefect_resilience.guards.circuits import listeners, registry
+from prefect_resilience.guards.limits.guarding import LimitRefused, Ticket
+from prefect_resilience.guards.limits.line import stand_in_line
+from prefect_resilience.guards.limits.usage import Meter, MeteredLimit, Usage
+from prefect_resilience.stores.base import Store, change, scan_all
+
+PREFIX = "spend/"
+KEPT_FOR = 30 * 86_400.0
+# Seconds for which a call waits while there is room but for what running calls have reserved.
+WAIT_SECONDS, PAUSE = 60.0, 0.5
+DAY = 86_400.0
+# The run of calls outside of runs.
+PROCESS = uuid4().hex
+
+# -- what a call costs
+
+MODEL = ("model", "model_name", "model_id")
+MOST_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+OPTIONS = ("generationConfig", "config")
+IN_PATH = re.compile(r"/models/([^/:]+)")
+
+
+def price_of(usage: Usage, model: str) -> float | None:
+    """What a call of a model costs, in USD; None for an unknown model. Raises ConfigurationError."""
+    try:
+        from genai_prices import Usage as Counts
+        from genai_prices import calc_price
+    except ImportError:
+        raise ConfigurationError(
+            "SpendCap needs the prices of models: pip install 'prefect-resilience[prices]'"
+        ) from None
+    counts = Counts(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cache_read,
+        cache_write_tokens=usage.cache_write,
+    )
+    *provider, name = re.split("[:/]", model, maxsplit=1)
+    with suppress(LookupError):
+        price = calc_price(counts, name, provider_id=provider[0] if provider else None)
+        return float(price.total_price)
+    return None
+
+
+def model_of(arguments: Mapping[str, Any]) -> str:
+    """The model that a call asks for; "" if its arguments do not say."""
+    body = _asked(arguments)
+    url = str(getattr(getattr(arguments.get("exchange"), "request", None), "url", ""))
+    in_path = IN_PATH.search(url)
+    return next((str(body[name]) for name in MODEL if body.get(name)), in_path[1] if in_path else "")
+
+
+def most_of(arguments: Mapping[str, Any]) -> Usage | None:
+    """The most tokens that a call can use: a token has a byte at least. None if it has no maximum."""
+    body = _asked(arguments)
+    places = (body, *(body[name] for name in OPTIONS if isinstance(body.get(name), Mapping)))
+    most = next((place[name] for place in places for name in MOST_TOKENS if place.get(name)), None)
+    if not isinstance(most, int):
+        return None
+    question = json.dumps(dict(body), default=str, ensure_ascii=False).encode(errors="replace")
+    return Usage(len(question), most * (body.get("n") or 1))
+
+
+def _asked(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a call asks of the model: the JSON of a request, or the arguments of a function."""
+    body = arguments.get("body")
+    return cast("Mapping[str, Any]", body) if isinstance(body, Mapping) else arguments
+
+
+# -- the money of one run or day
+
+
+class Spending(TypedDict):
+    """The document of a cap, in USD."""
+
+    name: str
+    per: str
+    scope: str  # the run or the day
+    usd: float
+    spent: float
+    reserved: float  # the most that running calls can cost; those of a killed process stay
+    reached: bool
+
+
+def reserve(spending: Spending, most: float) -> Spending | None:
+    """The document after a call that can cost so much began; None if there is no room."""
+    committed = spending["spent"] + spending["reserved"] + most
+    return {**spending, "reserved": spending["reserved"] + most} if committed <= spending["usd"] else None
+
+
+class Purse:
+    """The money that calls of this process have reserved and spent under one document."""
+
+    def __init__(self, key: str, fresh: Spending) -> None:
+        self.key = key
+        self._spending = fresh
+        self._lock = threading.RLock()  # re-entrant: the garbage collector may end a stream at any time
+        self._freed = self._paid = 0.0
+        self._settling = False
+
+    def take(self, most: float, usd: float) -> tuple[Spending, bool]:
+        """Reserve the most that a call can cost, and settle the calls that have ended. May block.
+
+        Returns the document, and whether there was room. If the store is unavailable, this process goes on
+        with the document that it knows.
+        """
+        with self._lock:
+            freed, self._freed = self._freed, 0.0
+            paid, self._paid = self._paid, 0.0
+        is_first = has_room = False
+
+        def step(value: Any) -> Spending:
+            nonlocal is_first, has_room
+            before = cast("Spending", {**(value or self._spending), "usd": usd})
+            reserved = max(round(before["reserved"] - freed, 9), 0.0)
+            settled: Spending = {**before, "spent": before["spent"] + paid, "reserved": reserved}
+            after = reserve(settled, most)
+            has_room = after is not None
+            reached = before["reached"] or settled["spent"] + most > usd
+            is_first = reached and not before["reached"]
+            return after or {**settled, "reached": reached}
+
+        link = registry.link_to(None)
+        try:
+            self._spending = link.exchange(lambda store: change(store, self.key, step, lasts=KEPT_FOR))
+        except StoreUnavailable:
+            with self._lock:
+                self._freed, self._paid = self._freed + freed, self._paid + paid
+            self._spending = step(self._spending)
+        finally:
+            listeners.tell(link.notices)
+        if is_first:
+            listeners.cap_listeners.tell(self._spending)
+        return self._spending, has_room
+
+    def settle(self, reserved: float, used: float) -> None:
+        """A call has ended. Does not block."""
+        with self._lock:
+            self._freed, self._paid = self._freed + reserved, self._paid + used
+            is_settling, self._settling = self._settling, True
+        if not is_settling:
+            start_thread("spend", self._settle_all, daemon=False)
+
+    def _settle_all(self) -> None:
+        while True:
+            with self._lock:
+                if not self._freed or not registry.link_to(None).is_ready:
+                    self._settling = False
+                    return
+            self.take(0.0, self._spending["usd"])
+
+
+_purses: dict[str, Purse] = {}
+in_forked_child(_purses.clear)
+
+
+def read_spending(store: registry.StoreReference = None) -> list[Spending]:
+    """The documents of all caps in the store. Raises StoreUnavailable."""
+
+    def read(opened: Store) -> list[Spending]:
+        return [cast("Spending", document.value) for _, document in scan_all(opened, PREFIX)]
+
+    return registry.link_to(store).exchange(read)
+
+
+class SpendCapReachedError(LimitRefused):
+    """The call can cost more than what is left of a cap; classified as `resource_exhausted`, not retried."""
+
+    error_category: ClassVar[str] = "resource_exhausted"
+
+    def __init__(self, spending: Spending, most: float, room: str) -> None:
+        self.usd = spending["usd"]
+        self.spent = spending["spent"]
+        self.most = most
+        subject = f"the cap {spending['name']!r}" if spending["name"] else "the cap"
+        reserved = f", {spending['reserved']:.4f} USD are reserved" if spending["reserved"] else ""
+        super().__init__(
+            f"{subject} of {self.usd:g} USD a {spending['per']} has no room: {self.spent:.4f} USD are spent"
+            f"{reserved}, and this call can cost {most:.4f} USD; {room}"
+        )
+
+
+class SpendCap(MeteredLimit):
+    """At most so much money for the calls of a run, or of a day, in the whole fleet.
+
+        SpendCap(usd=5, per="run")
+
+    A call reserves the most that it can cost: its `max_tokens` times the price of the output, and the bytes
+    of its arguments, each a token at most, times the price of the input. It is settled by the usage in its
+    answer, as with `TokenLimit`. A call that failed or was cancelled has cost nothing; one that timed out
+    costs what it reserved. A call whose reservation does not fit waits for running calls, for up to a
+    minute; then, or when the money is spent, it raises `SpendCapReachedError`, and is not made. The event
+    `prefect-resilience.cap.reached` is sent once.
+
+    A run is the root flow run, with its subflows, tasks and calls in all processes; outside of runs it is
+    this process. A day begins at midnight UTC. Caps of the same `name`, or without one, share the money.
+
+    The model and the maximum of tokens are parameters of the function (`model`, `max_tokens`), or in the
+    JSON of the request of a transport. The prices are those of the package genai-prices. Raises
+    `ConfigurationError` without it, for an unknown model, and for a call without a maximum.
+    """
+
+    by_position: ClassVar[tuple[str, ...]] = ("usd",)
+
+    usd: float = Field(gt=0, description="The most that may be spent, in USD.")
+    per: Literal["run", "day"] = Field(default="run", description="The span of the cap: a run, or a day.")
+    name: str | None = Field(default=None, description="The name under which calls share the cap.")
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, usd: float, per: Literal["run", "day"] = "run", name: str | None = None
+        ) -> None: ...
+
+    def acquire(self) -> Steps[Ticket]:
+        """Reserve the most that the call can cost. Raises SpendCapReachedError."""
+        most = self._most()
+        purse: Purse = yield Blocking(self._find_purse)
+        turn = yield from stand_in_line(purse.key, 1, None)
+        assert turn is not None
+        try:
+            until = monotonic() + WAIT_SECONDS
+            while True:
+                spending, has_room = yield Blocking(purse.take, (most, self.usd))
+                if has_room:
+                    return Meter(self, most, purse.settle)
+                if spending["spent"] + most > self.usd or monotonic() > until:
+                    raise SpendCapReachedError(spending, most, self._next_room())
+                yield from sleep_for(PAUSE)
+        finally:
+            turn.leave()
+
+    def amount(self, usage: Usage) -> float | None:
+        """What the call has cost."""
+        models = (usage.model, model_of(self._arguments or {}))
+        prices = (price_of(usage, model) for model in models if model)
+        return next((price for price in prices if price is not None), None)
+
+    def may_have_used(self, info: ErrorInfo | None) -> bool:
+        """Whether the service may go on with a call that has failed."""
+        return info is not None and info.category is ErrorCategory.TIMEOUT
+
+    def _most(self) -> float:
+        arguments = self._arguments or {}
+        model, usage = model_of(arguments), most_of(arguments)
+        if not model or usage is None:
+            raise ConfigurationError(
+                f"SpendCap needs the {'max_tokens' if model else 'model'} of a call: give it parameters "
+                "`model` and `max_tokens`, or put the cap on the transport of a client that sends them"
+            )
+        price = price_of(usage, model)
+        if price is None:
+            raise ConfigurationError(f"SpendCap: genai-prices knows no price of the model {model!r}")
+        return price
+
+    def _find_purse(self) -> Purse:
+        if self.per == "day":
+            scope = datetime.fromtimestamp(registry.link_to(None).now(), UTC).strftime("%Y-%m-%d")
+        else:
+            scope = limits.root_run() or PROCESS
+        name = self.final_name() or ""
+        key = PREFIX + quote(f"{self.per}/{scope}/{name}", errors="surrogatepass")
+        fresh = Spending(
+            name=name, per=self.per, scope=scope, usd=self.usd, spent=0.0, reserved=0.0, reached=False
+        )
+        return _purses.setdefault(key, Purse(key, fresh))
+
+    def _next_room(self) -> str:
+        if self.per == "run":
+            return "there is room in another run, or with more usd="
+        hours = (DAY - registry.link_to(None).now() % DAY) / 3600
+        return f"there is room again at midnight UTC, in {hours:.1f} h"

@@ -1,0 +1,212 @@
+"""`SpendCap`: the most that a call can cost is reserved, and settled to what it cost."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from types import SimpleNamespace as Object
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from prefect_resilience import SpendCap, SpendCapReachedError, classify, on, resilient
+from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError
+from prefect_resilience.guards.circuits.listeners import cap_listeners
+from prefect_resilience.guards.circuits.registry import forget_circuits, link_to
+from prefect_resilience.guards.limits import line, spend
+from prefect_resilience.guards.limits.spend import PROCESS, most_of, price_of, read_spending
+from prefect_resilience.guards.limits.usage import Usage
+from prefect_resilience.http import ResilientTransport
+
+MODEL = "gpt-4o"
+MILLION = price_of(Usage(0, 1_000_000), MODEL) or 0.0  # USD
+
+
+@pytest.fixture(autouse=True)
+def own_store(monkeypatch):
+    forget_circuits()
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"memory://{uuid4().hex}")
+    monkeypatch.setattr(spend, "PAUSE", 0.01)
+    spend._purses.clear()
+    yield
+    assert line._lines.by_key == {}
+
+
+@pytest.fixture
+def told():
+    events = []
+    cap_listeners.add(events.append)
+    yield events
+    cap_listeners.remove(events.append)
+
+
+def settled():
+    for thread in threading.enumerate():
+        if thread.name == "prefect-resilience-spend":
+            thread.join()
+    return read_spending()[0]
+
+
+def answer(tokens):
+    return {"usage": {"completion_tokens": tokens}, "model": "gpt-4o-2024-08-06"}
+
+
+def asking(cap, give=lambda: answer(1_000)):
+    @resilient(limits=cap, retry=None)
+    def ask(model=MODEL, max_tokens=100_000):
+        return give()
+
+    return ask
+
+
+# -- the most, and the price
+
+
+def test_a_price_is_that_of_the_input_the_output_and_the_caches():
+    assert price_of(Usage(0, 1_000_000), MODEL) == price_of(Usage(0, 1_000_000), f"openai/{MODEL}") == MILLION
+    cached = price_of(Usage(1_000, 0, cache_read=1_000), MODEL)
+    assert 0 < cached < price_of(Usage(1_000), MODEL)
+    assert price_of(Usage(1), "no-such-model") is None
+
+
+MOST = {
+    "parameters": ({"prompt": "é", "max_tokens": 7}, Usage(33, 7)),
+    "a request": ({"body": {"max_completion_tokens": 7, "n": 3}}, Usage(36, 21)),
+    "gemini": ({"body": {"generationConfig": {"maxOutputTokens": 7}}}, Usage(44, 7)),
+    "no maximum": ({"prompt": "a"}, None),
+    "no number": ({"max_tokens": "7"}, None),
+}
+
+
+@pytest.mark.parametrize("form", MOST)
+def test_the_most_that_a_call_can_use(form):
+    arguments, most = MOST[form]
+    assert most_of(arguments) == most
+
+
+# -- a call
+
+
+def test_a_call_is_settled_to_what_it_cost():
+    ask = asking(SpendCap(usd=5))
+    ask()
+    spending = settled()
+    assert spending["spent"] == pytest.approx(MILLION / 1_000)
+    assert (spending["reserved"], spending["usd"], spending["scope"]) == (pytest.approx(0), 5, PROCESS)
+
+
+def test_money_that_is_spent_stops_calls_with_one_event(told):
+    seen = []
+    stop = on("cap.reached", seen.append)
+    cap = SpendCap(usd=2 * MILLION / 10, name="agents")
+    ask = asking(cap, lambda: answer(60_000))
+    for _ in range(2):
+        ask()
+        settled()
+    for _ in range(3):
+        with pytest.raises(SpendCapReachedError) as caught:
+            ask()
+    assert classify(caught.value).category == "resource_exhausted"
+    assert "the cap 'agents' of 2 USD a run has no room: 1.2000 USD are spent, and this call can cost" in str(
+        caught.value
+    )
+    assert "there is room in another run" in str(caught.value)
+    assert [(spending["name"], spending["reached"]) for spending in told] == [("agents", True)]
+    assert [(event.kind, event.name) for event in seen] == [("cap", "agents")]
+    stop()
+    asking(SpendCap(usd=5, name="agents"))()  # a larger cap of the same name goes on
+
+
+def test_a_call_waits_for_what_running_calls_give_back(monkeypatch):
+    cap = SpendCap(usd=1.5 * MILLION / 10, per="day")
+
+    @resilient(limits=cap, retry=None)
+    async def ask(model=MODEL, max_tokens=100_000):
+        await asyncio.sleep(0.1)
+        return answer(10)
+
+    async def many():
+        await asyncio.gather(*(ask() for _ in range(4)))
+
+    asyncio.run(many())
+    assert settled()["spent"] == pytest.approx(4 * MILLION / 100_000)
+    monkeypatch.setattr(spend, "WAIT_SECONDS", 0.0)
+
+    async def impatient():
+        first = asyncio.create_task(ask())
+        await asyncio.sleep(0.05)
+        with pytest.raises(SpendCapReachedError, match=r"are reserved.*at midnight UTC, in \d"):
+            await ask()
+        await first
+
+    asyncio.run(impatient())
+
+
+FAILED = {
+    "failed": (ValueError(), 0),
+    "a timeout": (AttemptTimeout(1), 1),
+    "429": (httpx.HTTPStatusError("429", request=Object(), response=Object(status_code=429, headers={})), 0),
+}
+
+
+@pytest.mark.parametrize("way", FAILED)
+def test_a_failed_call_costs_nothing_unless_it_timed_out(way):
+    error, parts = FAILED[way]
+
+    def fail():
+        raise error
+
+    with pytest.raises(type(error)):
+        asking(SpendCap(usd=5), fail)()
+    assert settled()["spent"] == pytest.approx(parts * MILLION / 10, abs=0.001)
+
+
+def test_a_model_that_only_the_call_knows_and_an_unknown_one_in_the_answer():
+    asking(SpendCap(usd=5), lambda: {"usage": {"completion_tokens": 1_000}, "model": "fine-tuned"})()
+    assert settled()["spent"] == pytest.approx(MILLION / 1_000)
+
+
+def test_a_transport_reads_the_request_and_the_response():
+    def reply(request):
+        return httpx.Response(200, json=answer(1_000))
+
+    cap = SpendCap(usd=5)
+    client = httpx.Client(transport=ResilientTransport(limits=cap, transport=httpx.MockTransport(reply)))
+    client.post("http://service.test", json={"model": MODEL, "max_tokens": 100})
+    client.post(f"http://service.test/v1/models/{MODEL}:ask", json={"config": {"max_output_tokens": 9}})
+    assert settled()["spent"] == pytest.approx(2 * MILLION / 1_000)
+
+
+MISTAKES = [
+    (lambda: SpendCap(usd=0), "write more than 0"),
+    (lambda: SpendCap(usd=1, per="week"), "unknown value 'week'"),
+    (lambda: SpendCap(usd=1).call(lambda: None), "needs the model of a call"),
+    (lambda: SpendCap(usd=1).call(lambda model: None, MODEL), "needs the max_tokens of a call"),
+    (lambda: asking(SpendCap(usd=1))(model="nosuch"), "knows no price of the model 'nosuch'"),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), MISTAKES)
+def test_a_mistake_is_one_sentence(make, says):
+    with pytest.raises(ConfigurationError) as caught:
+        make()
+    assert says in str(caught.value)
+
+
+def test_without_the_prices_an_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "genai_prices", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'prefect-resilience\[prices\]'"):
+        asking(SpendCap(usd=1))()
+
+
+def test_without_the_store_a_process_goes_on_with_what_it_knows():
+    cap = SpendCap(usd=2 * MILLION / 10)
+    ask = asking(cap, lambda: answer(60_000))
+    ask()
+    settled()
+    link_to(None).store().close()
+    ask()
+    with pytest.raises(SpendCapReachedError):
+        ask()
