@@ -1,5 +1,7 @@
 """Helpers for users' tests: injected faults, retries without delays, prepared answers, a scripted service.
 
+`rehearse` kills a flow at every point where a side effect can be made twice or lost.
+
 The contract of `Store`, for stores of your own, is in `prefect_resilience.testing.stores`. Only that module
 needs pytest and hypothesis.
 """
@@ -9,17 +11,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.agents.edge.asking import prepared
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.faults import NOTHING, Injected, InjectedFault, Injection, active
 from prefect_resilience.guards.retries import backoff
-from prefect_resilience.tasks.edge.task import ResilientTask
+from prefect_resilience.testing.rehearsal import Rehearsal, rehearse
 from prefect_resilience.testing.services import Reply, ScriptedService
 
-__all__ = ["InjectedFault", "Reply", "ScriptedService", "answers", "inject", "no_wait"]
+if TYPE_CHECKING:
+    from prefect_resilience.tasks.edge.task import ResilientTask
+
+__all__ = [
+    "InjectedFault",
+    "Rehearsal",
+    "Reply",
+    "ScriptedService",
+    "answers",
+    "inject",
+    "no_wait",
+    "rehearse",
+]
 
 
 @contextmanager
@@ -63,8 +77,8 @@ def inject(
 def _name_of(target: Any) -> str | None:
     if target is None or isinstance(target, str):
         return target
-    if isinstance(target, ResilientTask):
-        return str(target.name)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    if hasattr(target, "guard"):  # a resilient task
+        return str(target.name)
     if isinstance(target, CircuitBreaker):
         return re.sub(r"\{[^{}]*\}", "*", target.name)  # "llm:{provider}": the circuits of all providers
     raise ConfigurationError(

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -32,6 +33,7 @@ class Reply:
 
 
 Line = int | Reply | Callable[[], Reply]
+Answering = Callable[["ReceivedRequest"], Reply]
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class ScriptedService:
         self._scripts: dict[str | None, list[Line]] = {}
         self._met: dict[str | None, int] = {}
         self._lock = threading.Lock()
+        self._around: Callable[[ReceivedRequest, Answering], Reply] | None = None
         self.says(*script or (200,))
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self._server.daemon_threads = True
@@ -85,8 +88,21 @@ class ScriptedService:
             self._scripts[path], self._met[path] = list(script), 0
         return self
 
+    def watch(self, around: Callable[[ReceivedRequest, Answering], Reply] | None) -> None:
+        """Pass each request to `around` with the function that answers it; None ends this."""
+        self._around = around
+
+    def clear(self) -> None:
+        """Forget the received requests, and begin all scripts again."""
+        with self._lock:
+            self.requests.clear()
+            self._met = dict.fromkeys(self._met, 0)
+
     def answer(self, request: ReceivedRequest) -> Reply:
         """Record a request, and return the reply of the next line of the script."""
+        return self._answer(request) if self._around is None else self._around(request, self._answer)
+
+    def _answer(self, request: ReceivedRequest) -> Reply:
         path = request.path.partition("?")[0]
         with self._lock:
             self.requests.append(request)
@@ -114,6 +130,10 @@ def _handler_of(service: ScriptedService) -> type[BaseHTTPRequestHandler]:
     class ServiceHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True  # or a kept connection waits 40 ms for the body of each answer
+
+        def handle(self) -> None:
+            with suppress(ConnectionError):  # the process of a client was killed
+                super().handle()
 
         def _any(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import re
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -39,6 +40,8 @@ from prefect_resilience.stores.base import MOST_CHANGES, Document, Store, change
 
 PREFIX = "effects/"
 HASH_KEY = "effects-hash-key"
+LEDGER_WRITE = "prefect_resilience.ledger"
+"""The audit event around each write of an effect: "before" or "after", and its new document."""
 RECORD_FOR = 10.0
 """Seconds in which recording a result is retried before the caller gets StoreUnavailable."""
 
@@ -198,7 +201,9 @@ class Ledger:
                 try:
                     number = 0 if stored is None else stored.version
                     opened = {"open": True} if after["state"] in OPEN and lists_open(type(self.store)) else {}
+                    sys.audit(LEDGER_WRITE, "before", after)
                     version = self.store.swap(place, number, after, **opened)
+                    sys.audit(LEDGER_WRITE, "after", after)
                 except StoreUnavailable:
                     # A read-only store still shows what is done.
                     if isinstance(step, LookUp) and isinstance(decision, AlreadyDone):

@@ -52,7 +52,7 @@ _PATHS: dict[str, tuple[tuple[int, int | None], ...]] = {
 """Events of changed files: the positions of each path and of the file descriptor of its directory."""
 _CREATES = names("open os.mkdir os.rename os.link os.symlink")
 _REMOVES = names("os.remove os.rmdir")
-_WATCHED = _SENDS | _NATIVE | _PATHS.keys()
+WATCHED = _SENDS | _NATIVE | _PATHS.keys()
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _READ_MAPPINGS = (1, 3)
 """`mmap.ACCESS_READ` and `ACCESS_COPY`: nothing is written to the file."""
@@ -236,16 +236,17 @@ def watch_other_traffic(current: ContextVar[Any]) -> None:
     """
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        if event in _WATCHED and (now := current.get(None)) is not None:
+        if event in WATCHED and (now := current.get(None)) is not None:
             try:
-                _report(now.witness, event, args)
+                report_event(now.witness, event, args)
             except Exception:  # noqa: BLE001 - it would be raised in the user's call
                 now.witness.saw_native(event)
 
     sys.addaudithook(hook)
 
 
-def _report(witness: Witness, event: str, args: tuple[Any, ...]) -> None:
+def report_event(witness: Witness, event: str, args: tuple[Any, ...]) -> None:
+    """Report one of the audit events WATCHED to a witness, unless it comes from a log or a store."""
     if event in _SENDS:
         if not _is_local(event, args) and not _is_incidental():
             witness.saw_other(event)

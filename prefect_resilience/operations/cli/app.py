@@ -39,6 +39,11 @@ COMMANDS = (
     ("doctor", "fleet:doctor", "Check this machine, the Prefect server, the stores and your project."),
     ("install", "fleet:install", "Install blocks, deployments and automations on the Prefect server."),
     ("plan", "plan:app", "Run, validate and draw plans."),
+    (
+        "rehearse",
+        "rehearse:rehearse_command",
+        "Kill a flow at every point, and count its side effects.",
+    ),
     ("report", "fleet:report_command", "Show retries, failures, fallbacks and recoveries in a period."),
     ("tune", "tune:tune_command", "Say which numbers of the tasks' policies to change."),
     ("what-if", "tune:what_if_command", "Replay a period with other options of one task."),

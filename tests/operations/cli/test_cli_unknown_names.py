@@ -119,7 +119,7 @@ WRONG: list[tuple[str, str]] = [
 NAMELESS = {"batches list", "batches prune", "circuits watch", "dashboard", "dead-letters purge"}
 NAMELESS |= {"plan schema", "report"}
 # Their --task is tried on recorded runs, in tests/operations/tuning/test_ways_in.py.
-NAMELESS |= {"tune", "what-if"}
+NAMELESS |= {"rehearse", "tune", "what-if"}
 
 
 @pytest.mark.parametrize(("words", "said"), WRONG, ids=[words for words, _ in WRONG])

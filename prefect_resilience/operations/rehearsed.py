@@ -1,0 +1,335 @@
+"""The processes of a rehearsal: `python -m prefect_resilience.operations.rehearsed`.
+
+It imports Prefect once and forks a child for each job that it reads from stdin. A child runs the user's flow,
+or runs the flow run of an earlier child again, as an operator or the automation would. An audit hook guards
+it and knows the points:
+
+    rejected    connections to anything but loopback, name lookups, other programs, drivers in C
+    points      writes of the ledger, other traffic and changed files, each before it happens
+
+What happened is written to the job's book, line by line, so that it outlives a SIGKILL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+from uuid import UUID
+
+import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+from prefect import Flow, get_client
+from prefect.context import refresh_global_settings_context
+from prefect.flow_engine import run_flow
+from prefect.states import AwaitingRetry, Crashed, get_state_exception
+from prefect.utilities.callables import get_call_parameters
+
+import prefect_resilience
+from prefect_resilience.durable.effects.channels import DRIVERS
+from prefect_resilience.durable.effects.ledger import LEDGER_WRITE, PREFIX, open_ledger
+from prefect_resilience.durable.effects.witness import WATCHED, Witness, report_event
+from prefect_resilience.errors.exceptions import ConfigurationError, InDoubt, NotRecorded
+from prefect_resilience.operations.users_code import load_module
+from prefect_resilience.stores.base import scan_all
+from prefect_resilience.testing.kill_points import Point, stable
+
+HOSTS = "PREFECT_RESILIENCE_REHEARSAL_HOSTS"
+"""The variable with the allowed hosts, for each Python that the program starts."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "::ffff:127.0.0.1"})
+PROGRAMS = frozenset({"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen"})
+"""Events of other programs. Python's `platform` asks `uname` for the processor."""
+OURS = os.path.dirname(prefect_resilience.__file__)
+WAITING = ("threading.py", "queue.py", "_base.py", "selectors.py", "rehearsed.py")
+"""Files of threads that wait for other threads, and not for a receiver."""
+
+
+# -- the guard: nothing leaves but to loopback
+
+
+@dataclass
+class AuditGuard:
+    """Rejects what would leave this machine. `tell` gets each rejection."""
+
+    hosts: Iterable[str]
+    tell: Callable[[str], None] = lambda why: None
+
+    def check(self, event: str, args: tuple[Any, ...]) -> None:
+        """Raise an error if the event may not happen."""
+        rejected, allowed = "", LOOPBACK.union(self.hosts)
+        if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
+            place: Any = args[1] or ("localhost", 0)
+            host = _text(place) if isinstance(place, str | bytes) else place[0]  # the path of a Unix socket
+            if host not in allowed and not str(host).startswith(os.environ.get("TMPDIR") or "/nowhere"):
+                rejected = f"a connection to {place}"
+        elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
+            if _text(args[0]) not in {*allowed, "", "None", socket.gethostname()}:
+                rejected = f"a look-up of the host {_text(args[0])}"
+        elif event == "import":
+            if not DRIVERS.isdisjoint((args[0], args[0].partition(".")[0])):
+                rejected = f"the module {args[0]}, whose C code makes network calls that cannot be watched,"
+        elif event in PROGRAMS and not (event == "subprocess.Popen" and args[1][0] == "uname"):
+            rejected = f"another program, which cannot be watched ({_text(args[0])}),"
+        if rejected:
+            self.tell(rejected)
+            kind = ImportError if event == "import" else ConnectionRefusedError
+            raise kind(f"{rejected} was rejected by the rehearsal")
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def guard_child() -> None:
+    """Guard a Python that the program started; `sitecustomize` calls it."""
+    sys.addaudithook(AuditGuard(os.environ[HOSTS].split(",")).check)
+
+
+# -- the points, and what happened at them
+
+
+Writing = Callable[..., None]
+
+
+def write_line(path: Path, what: str, **about: Any) -> None:
+    """Add a line to the book of a run, which outlives its process."""
+    with open(path, "ab", buffering=0) as file:
+        file.write(json.dumps({"what": what, "at": time.monotonic(), **about}).encode() + b"\n")
+
+
+class Seams(Witness):
+    """Counts the points of this process, and kills it at one of them."""
+
+    def __init__(self, write: Writing, point: Point | None, ports: Iterable[int]) -> None:
+        super().__init__()
+        self.write, self.point, self.ports, self.pid = write, point, ports, os.getpid()
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.busy = threading.local()
+        self.opened = False
+        """Whether the flow has begun."""
+
+    def hook(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self.opened or getattr(self.busy, "now", False):
+            return
+        self.busy.now = True
+        try:
+            if event == LEDGER_WRITE:
+                when, document = args
+                self.pass_point(when, f"ledger {document['state']} {stable(document['key'])}")
+            elif event in WATCHED and not (event == "socket.connect" and args[1][1] in self.ports):
+                report_event(self, event, args)
+        finally:
+            self.busy.now = False
+
+    def saw_other(self, what: str) -> None:
+        self.pass_point("before", what)
+
+    def saw_native(self, what: str | None) -> None:
+        """Mappings and `ctypes` do not count: nothing shows that they change anything."""
+
+    def saw_change(self, path: str, event: str) -> None:
+        self.pass_point("before", stable(f"{event} {os.path.basename(path)}"))
+
+    def pass_point(self, how: str, name: str) -> None:
+        """Count a point, and die at the one of this run."""
+        self.counts[how, name] += 1
+        point = Point(how, name, self.counts[how, name])
+        self.write("point", point=point)
+        if point == self.point:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+# -- where the code is, when a receiver gets something from it
+
+
+def answer_questions(folder: Path) -> None:
+    """Tell the rehearsal, whenever it asks, which lines of the user's code wait for a receiver."""
+    questions, answers = (os.open(folder / name, os.O_RDWR) for name in ("questions", "answers"))
+    while os.read(questions, 1):
+        os.write(answers, json.dumps([*_waiting_places()]).encode() + b"\n")
+
+
+def _waiting_places() -> Iterator[tuple[str, str, str]]:
+    """The stack's id, the task, and the line of each stack that waits in a client."""
+    loops: dict[int, Any] = {}
+    for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
+        stack = [*_frames(frame)][::-1]
+        yield from _place_of(f"thread {ident}", stack)
+        running = [frame.f_locals["self"] for frame in stack if frame.f_code.co_name == "run_forever"]
+        loops |= {id(loop): loop for loop in running}
+    for loop in loops.values():
+        for task in asyncio.all_tasks(loop):
+            yield from _place_of(f"task {id(task)}", [*_frames_of(task.get_coro())])
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+AWAITED = {"cr_frame": "cr_await", "gi_frame": "gi_yieldfrom", "ag_frame": "ag_await"}
+
+
+def _frames_of(step: Any) -> Iterator[FrameType]:
+    """The frames of a coroutine that is suspended, and of those that it awaits."""
+    while kind := next((name for name in AWAITED if getattr(step, name, None) is not None), None):
+        yield getattr(step, kind)
+        step = getattr(step, AWAITED[kind])
+
+
+def _place_of(ident: str, stack: list[FrameType]) -> Iterator[tuple[str, str, str]]:
+    own = [frame for frame in stack if _is_users(frame.f_code.co_filename)]
+    if own and own[-1] is not stack[-1] and not stack[-1].f_code.co_filename.endswith(WAITING):
+        in_task = [n for n, frame in enumerate(stack) if "prefect/task_engine" in frame.f_code.co_filename]
+        inside = [frame for frame in stack[in_task[-1] :] if frame in own] if in_task else own
+        name = (inside or own)[0].f_code.co_name
+        yield ident, name, f"{os.path.relpath(own[-1].f_code.co_filename)}:{own[-1].f_lineno}"
+
+
+def _is_users(file: str) -> bool:
+    outside = (OURS, sys.base_prefix, sys.prefix, "<")
+    return "site-packages" not in file and not file.startswith(outside)
+
+
+def _users_line() -> str:
+    frame = next(
+        (item for item in _frames(inspect.currentframe()) if _is_users(item.f_code.co_filename)), None
+    )
+    return "" if frame is None else f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+# -- a run
+
+
+def run_job(job: dict[str, Any]) -> None:
+    """Run the flow of a job in this process, up to its point."""
+    folder = Path(job["folder"])
+    write = partial(write_line, folder / "book")
+    point = Point(*job["point"]) if job["point"] and job["number"] == 1 else None
+    seams = Seams(write, point, job["ports"])
+    guard = AuditGuard(job["hosts"], lambda why: write("rejected", why=why, line=_users_line()))
+    sys.addaudithook(guard.check)
+    sys.addaudithook(seams.hook)
+    try:
+        flow, parameters = _load_call(folder / "call")
+        if job["point"] is None:
+            threading.Thread(target=answer_questions, args=(folder,), daemon=True).start()
+        _run(flow, parameters, folder, seams)
+    except ConfigurationError as error:
+        write("mistake", why=str(error))
+
+
+def _load_call(path: Path) -> tuple[Any, dict[str, Any]]:
+    call = cast("Any", cloudpickle).loads(path.read_bytes())
+    flow = call["flow"]
+    if isinstance(flow, str):
+        name, _, attribute = flow.rpartition(":")
+        flow = getattr(load_module(name, flow), attribute, None)
+    if not isinstance(flow, Flow):
+        raise ConfigurationError(f"{call['flow']} is not a flow: write FILE.py:FLOW or MODULE:FLOW")
+    return cast("Any", flow), get_call_parameters(flow.fn, call["args"], call["kwargs"])
+
+
+def _run(flow: Any, parameters: dict[str, Any], folder: Path, seams: Seams) -> None:
+    id_file = folder / "flow_run"
+    with get_client(sync_client=True) as client:
+        if id_file.exists():
+            run_id = UUID(id_file.read_text())
+            # As the worker reports it, and as a recovery or the Retry button starts it again.
+            client.set_flow_run_state(run_id, Crashed(message="its process was killed"), force=True)
+            client.set_flow_run_state(run_id, AwaitingRetry(), force=True)
+        else:
+            run_id = client.create_flow_run(flow, parameters=flow.serialize_parameters(parameters)).id
+            id_file.write_text(str(run_id))
+        flow_run = client.read_flow_run(run_id)
+    seams.opened = True
+    ended: Any = run_flow(flow, flow_run=flow_run, parameters=parameters, return_type="state")
+    state: Any = asyncio.run(ended) if flow.isasync else ended
+    seams.opened = False
+    error: Any = cast("Any", get_state_exception)(state) if state.is_failed() else None
+    effects = [*_effects()]
+    seams.write(
+        "end",
+        state=state.type.value,
+        message=str(state.message or ""),
+        stopped=isinstance(error, InDoubt | NotRecorded)
+        or (error is not None and "unknown" in [effect[2] for effect in effects]),
+        effects=effects,
+    )
+
+
+def _effects() -> Iterator[tuple[str, str, str, str]]:
+    """The key, kind, state and task of each effect in the ledger of this case."""
+    for _, document in scan_all(open_ledger().store, PREFIX):
+        effect, recipe = document.value, document.value.get("recipe") or {"task": ""}
+        yield effect["key"], effect["kind"], effect["state"], recipe["task"].rpartition(".")[2]
+
+
+def _enter(job: dict[str, Any]) -> None:
+    """Give this process the job's surroundings, and its output the job's log."""
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    os.environ.clear()
+    os.environ.update(job["environment"])
+    os.chdir(job["cwd"])
+    sys.path[:] = job["path"]
+    log = os.open(Path(job["folder"]) / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    refresh_global_settings_context()
+
+
+def serve_runs() -> None:
+    """Fork a child for each line of stdin; print its pid, and how it ended."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    for line in sys.stdin:
+        job = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                _enter(job)
+                run_job(job)
+                code = 0
+            except BaseException:  # noqa: BLE001 - it must not go on as the parent does
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        print(pid, flush=True)
+        in_time = signal.sigtimedwait([signal.SIGCHLD], job["timeout"])
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # with the processes that it started
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        print(code if in_time else -signal.SIGALRM, flush=True)
+
+
+def main() -> None:
+    """`api`: a Prefect API until stdin is closed. `runs`: one run for each line of stdin."""
+    if sys.argv[1:] == ["api"]:
+        from prefect.server.api.server import SubprocessASGIServer  # slow to load, and of no use to a run
+
+        with SubprocessASGIServer() as server:
+            print(server.api_url, flush=True)
+            sys.stdin.read()
+    else:
+        serve_runs()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""The points at which a rehearsal kills a program, and the verdict on what its receivers got. Pure.
+
+points ── choose ──> one case for each ── judge ──> a verdict for each thing ── worst ──> rows
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import select
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel
+
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.testing.services import Answering, ReceivedRequest, Reply, ScriptedService
+
+Outcome = Literal["once", "twice", "never", "stopped"]
+SEVERITY: Sequence[Outcome] = ("once", "stopped", "never", "twice")
+CHANGING = frozenset({"POST", "PATCH", "PUT", "DELETE"})
+KEY = "idempotency-key"
+REPEATABLE = frozenset({"PUT", "DELETE"})
+"""Methods of requests that HTTP allows to be repeated: two of them are no mistake, none is."""
+
+_CHANGES = re.compile(
+    r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:[\d:.]+(?:Z|[+-]\d\d:\d\d)?|\d{9,}(?:\.\d+)?|[0-9a-f]{24,}"
+)
+
+
+def stable(text: str) -> str:
+    """The text without ids and times, which are others in each run."""
+    return _CHANGES.sub("*", text)
+
+
+class Point(NamedTuple):
+    """A place at which a run is disturbed: the nth time that something of this name happens.
+
+    how: "before" and "after" kill the process; "cut" takes a request, and loses its answer.
+    """
+
+    how: str
+    name: str
+    nth: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.how} {self.name}" + (f" #{self.nth}" if self.nth > 1 else "")
+
+
+class CodePlace(NamedTuple):
+    """The task and the line of code from which something was sent; empty if they are unknown."""
+
+    task: str = ""
+    line: str = ""
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One thing that a receiver got: a request, or what a receiver of the user's names so."""
+
+    name: str
+    """The method and the path, or the receiver's own name."""
+    key: str = ""
+    body: str = ""
+    method: str = ""
+    place: CodePlace = field(default=CodePlace(), compare=False)
+
+    @property
+    def group(self) -> str:
+        return stable(self.name)
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        return self.group, stable(self.body)
+
+    @property
+    def label(self) -> str:
+        """The thing for a person: its name, and its key or the beginning of its body."""
+        return " ".join(filter(None, (self.group, stable(self.key) or stable(self.body)[:60])))
+
+
+@dataclass
+class Case:
+    """What one case came to: a run that was disturbed at `point`, and the runs that recovered it.
+
+    state: the state in which the last run ended; None if it did not end in time.
+    doubts: the key and the task of each effect that is in doubt.
+    repeatable: the keys of idempotent effects, whose receiver takes a repeated one once.
+    """
+
+    point: Point | None = None
+    things: list[Thing] = field(default_factory=list["Thing"])
+    reached: bool = False
+    state: str | None = None
+    message: str = ""
+    stopped: bool = False
+    doubts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    repeatable: set[str] = field(default_factory=set[str])
+
+    def note_end(self, end: dict[str, Any]) -> None:
+        """Take how a run ended from its book."""
+        self.state, self.message, self.stopped = end["state"], end["message"], end["stopped"]
+        self.doubts = [(key, task) for key, _, state, task in end["effects"] if state == "unknown"]
+        self.repeatable = {key for key, kind, _, _ in end["effects"] if kind != "external"}
+
+    @property
+    def trouble(self) -> str:
+        """Why the case has no verdict; "" if it has one."""
+        has_ended = self.state == "COMPLETED" or self.stopped or not self.reached
+        return "" if has_ended else f"{self.point}: the flow does not end well: {self.message}"
+
+    @property
+    def taken(self) -> list[Thing]:
+        """The things as their receivers count them: an idempotent effect's key counts once."""
+        things: dict[Any, Thing] = {}
+        for number, thing in enumerate(self.things):
+            things.setdefault((thing.name, thing.key) if thing.key in self.repeatable else number, thing)
+        return list(things.values())
+
+
+@dataclass
+class CaseReceivers:
+    """The receivers of one case. They count what they get, and kill the process `pid` at the case's point.
+
+    ask: the line of code that waits for a receiver.
+    """
+
+    case: Case
+    ask: Callable[[], CodePlace] = CodePlace
+    pid: int = 0
+    disturbs: bool = True
+    points: list[tuple[float, Point]] = field(default_factory=list[tuple[float, Point]])
+    """The points that were passed, with their times."""
+    _counts: Counter[str] = field(default_factory=Counter[str])
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def answer(self, request: ReceivedRequest, take: Answering) -> Reply:
+        """Answer a request to a ScriptedService, or lose it or its answer."""
+        key = next((value for name, value in request.headers.items() if name.lower() == KEY), "")
+        name, body = f"{request.method} {request.path}", request.body.decode(errors="replace")
+        with self._lock:
+            try:
+                lost = self._meet("request", Thing(name, key, body, request.method))
+            except ConnectionAbortedError:
+                return Reply(drop=True)
+            reply = take(request)
+            return Reply(drop=True) if lost else reply
+
+    def took(self, name: str, key: str = "") -> None:
+        """Say that a receiver of the user's takes something now. Raises ConnectionAbortedError if the sender
+        was killed before: then it is not taken."""
+        with self._lock:
+            self._meet("receiver", Thing(name, key))
+
+    def _meet(self, kind: str, thing: Thing) -> bool:
+        """Count a thing, and kill its sender at the case's point. Returns whether the answer gets lost."""
+        name = f"{kind} {thing.group}"
+        self._counts[name] += 1
+        changes = not thing.method or thing.method in CHANGING
+        hows = ("before", "after", "cut") if thing.method and changes else ("before", "after")
+        points = {how: Point(how, name, self._counts[name]) for how in hows}
+        self.points += [(time.monotonic(), point) for point in points.values()]
+        place = self.ask()
+        struck = next((how for how in hows if self.disturbs and points[how] == self.case.point), "")
+        self.case.reached |= bool(struck)
+        if struck in ("before", "after"):
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        if struck == "before":
+            raise ConnectionAbortedError("the sender was killed before this was taken")
+        if changes:
+            self.case.things.append(replace(thing, place=place))
+        return struck == "cut"
+
+
+@contextmanager
+def stack_questions(folder: Path) -> Generator[Callable[[], CodePlace]]:
+    """Ask the process of a first run which line of its code waits for a receiver; empty without an answer."""
+    for name in ("questions", "answers"):
+        os.mkfifo(folder / name)
+    questions, answers = (os.open(folder / name, os.O_RDWR) for name in ("questions", "answers"))
+    attributed: set[str] = set()
+
+    def ask() -> CodePlace:
+        os.write(questions, b"?")
+        if not select.select([answers], [], [], 2.0)[0]:
+            return CodePlace()
+        stacks = json.loads(os.read(answers, 1_000_000))
+        # Of several stacks that wait, the one that no request was attributed to is the new one.
+        fresh = [stack for stack in stacks if stack[0] not in attributed] or stacks
+        attributed.intersection_update(stack[0] for stack in stacks)
+        attributed.update(stack[0] for stack in fresh[:1])
+        return CodePlace(*fresh[0][1:]) if fresh else CodePlace()
+
+    try:
+        yield ask
+    finally:
+        os.close(questions)
+        os.close(answers)
+
+
+def receiver_of(receiver: Any, took: Callable[..., None]) -> AbstractContextManager[Any]:
+    """The receivers of one case as a context manager."""
+    if not isinstance(receiver, ScriptedService):
+        if not callable(receiver):
+            raise ConfigurationError(
+                f"receiver={receiver!r} is neither a ScriptedService nor a function that makes one"
+            )
+        wants = receiver is not ScriptedService and inspect.signature(receiver).parameters
+        make: Any = contextmanager(receiver) if inspect.isgeneratorfunction(receiver) else receiver
+        receiver = make(took) if wants else make()
+        if hasattr(receiver, "__enter__"):
+            return receiver
+    return nullcontext(receiver)
+
+
+class RehearsedThing(BaseModel):
+    """A row of the result. `kill`: the first point that showed it; "" if every point showed "once"."""
+
+    thing: str
+    verdict: Outcome
+    task: str = ""
+    line: str = ""
+    kill: str = ""
+    got: int = 1
+    """How many of it the receiver got then."""
+
+
+FIRST = ("ledger ", "receiver ", *(f"request {method} " for method in CHANGING))
+"""How the names of points begin at which something changes."""
+
+
+def choose(points: Sequence[Point], most: int) -> list[Point]:
+    """At most so many points, in their order: an even sample if there are more."""
+    count = min(len(points), most)
+    return [points[number * len(points) // count] for number in range(count)]
+
+
+def judge(expected: Case, case: Case) -> dict[Thing, tuple[Outcome, int]]:
+    """The verdict on each thing of the first run, by what the case's receivers got."""
+    got, surplus, missing = _compare(expected.taken, case.taken)
+    doubted_keys = {key for key, _ in case.doubts}
+    doubted_tasks = {task for _, task in case.doubts}
+    verdicts: dict[Thing, tuple[Outcome, int]] = {}
+    for thing in dict.fromkeys(expected.taken):
+        number = got[thing.identity]
+        if surplus[thing.identity] and thing.method not in REPEATABLE:
+            verdicts[thing] = "twice", number
+        elif missing[thing.identity]:
+            verdicts[thing] = ("stopped" if case.stopped or case.doubts else "never"), number
+        elif thing.key in doubted_keys or (not thing.key and thing.place.task in doubted_tasks):
+            verdicts[thing] = "stopped", number
+        else:
+            verdicts[thing] = "once", number
+    return verdicts
+
+
+Counts = Counter[tuple[str, str]]
+
+
+def _compare(expected: Iterable[Thing], taken: Iterable[Thing]) -> tuple[Counts, Counts, Counts]:
+    """The things that were got, those too many, and those that are missing, by the identity of a thing in
+    the first run. A thing with another body in each run is compared by its group."""
+    wanted = Counter(thing.identity for thing in expected)
+    got: Counts = Counter()
+    strange: list[str] = []
+    for thing in taken:
+        if thing.identity in wanted:
+            got[thing.identity] += 1
+        else:
+            strange.append(thing.group)
+    for group in strange:
+        same = [identity for identity in wanted if identity[0] == group]
+        if same:  # fill what is missing first
+            got[min(same, key=lambda identity: got[identity] - wanted[identity])] += 1
+    return got, got - wanted, wanted - got
+
+
+def rows_of(expected: Case, cases: Iterable[Case]) -> list[RehearsedThing]:
+    """A row for each thing of the first run, with its worst verdict and the first point that shows it."""
+    rows: dict[Thing, RehearsedThing] = {}
+    for thing in dict.fromkeys(expected.taken):
+        place = thing.place
+        rows[thing] = RehearsedThing(thing=thing.label, verdict="once", task=place.task, line=place.line)
+    for case in cases:
+        for thing, (verdict, got) in judge(expected, case).items():
+            if SEVERITY.index(verdict) > SEVERITY.index(rows[thing].verdict):
+                worse = {"verdict": verdict, "kill": str(case.point), "got": got}
+                rows[thing] = rows[thing].model_copy(update=worse)
+    return list(rows.values())
+
+
+def only_later(expected: Case, cases: Iterable[Case]) -> list[str]:
+    """Things that came only after a disturbance, such as the questions of `verify` and compensations."""
+    groups = {thing.group for thing in expected.things}
+    return sorted({thing.group for case in cases for thing in case.things} - groups)

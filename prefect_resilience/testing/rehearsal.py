@@ -1,0 +1,391 @@
+"""Kills a flow at every point where a side effect can be made twice or lost, and counts what was received.
+
+    rehearse(flow, 7, service.url, receiver=service).assert_once()
+
+The first run is not disturbed and finds the points. Each point is a case: a run in a process of its own is
+killed there, and run again until it ends. All cases use one Prefect API; each has its own Prefect home,
+ledger and, if `receiver` makes them, its own receivers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from subprocess import PIPE, Popen
+from typing import Any, cast
+
+import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+from pydantic import BaseModel
+from pydantic_core import Url
+
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.testing import kill_points
+from prefect_resilience.testing.kill_points import Case, CaseReceivers, Point, RehearsedThing
+from prefect_resilience.testing.services import ScriptedService
+
+PASSES = 4
+"""How often a flow is run in one case: a run that failed is run again, as the automation does it."""
+ADDRESS = "{receiver}"
+"""This text in the arguments of the flow becomes the address of the receiver."""
+FOLDER = "PREFECT_RESILIENCE_REHEARSAL_FOLDER"
+"""The variable with the folder of a case, for its receivers."""
+
+
+class Rehearsal(BaseModel):
+    """The result. `points`: how many the first run has; `cases`: how many of them were tried; `kills`: how
+    many processes were killed.
+
+    unseen: what the rehearsal cannot judge. unjudged: cases without a verdict.
+    """
+
+    flow: str
+    rows: list[RehearsedThing]
+    points: int
+    cases: int
+    kills: int
+    unseen: list[str] = []
+    unjudged: list[str] = []
+
+    @property
+    def twice(self) -> list[RehearsedThing]:
+        """Things that a receiver got too often."""
+        return [row for row in self.rows if row.verdict == "twice"]
+
+    @property
+    def lost(self) -> list[RehearsedThing]:
+        """Things that no receiver got, although the flow ended without an error."""
+        return [row for row in self.rows if row.verdict == "never"]
+
+    @property
+    def stopped(self) -> list[RehearsedThing]:
+        """Things for which the flow stopped, so that a person decides."""
+        return [row for row in self.rows if row.verdict == "stopped"]
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether nothing was sent twice or lost, and every case could be judged."""
+        return not (self.twice or self.lost or self.unjudged)
+
+    def assert_once(self) -> None:
+        """Raise AssertionError if anything was sent twice or lost, or a case could not be judged."""
+        if not self.is_proven:
+            wrong = [f"{row.thing}: {row.verdict}, {row.line}, {row.kill}" for row in self.twice + self.lost]
+            raise AssertionError("\n".join([f"{self.flow} is not proven:", *wrong, *self.unjudged]))
+
+
+def rehearse(
+    flow: Any,
+    *args: Any,
+    receiver: Any = None,
+    kills: int = 50,
+    timeout: float = 60.0,
+    allow_hosts: Iterable[str] = (),
+    only: str | None = None,
+    keep: Path | str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = lambda sentence: None,
+    api: str | None = None,
+) -> Rehearsal:
+    """Run the flow, kill it at every point where it can break a promise, and count what was received.
+
+        with ScriptedService() as bank:
+            rehearse(bill, 7, bank.url, receiver=bank).assert_once()
+
+    flow: a flow that can be sent to other processes, or a text: "FILE.py:FLOW" or "MODULE:FLOW".
+    args, parameters: its arguments. The text "{receiver}" in them becomes the receiver's address.
+    receiver: a `ScriptedService`, or a function that makes the receivers of one case (see the how-to). By
+        default each case has a new `ScriptedService`.
+    kills: the most points to try; a sample if there are more.
+    timeout: seconds that one run may take.
+    allow_hosts: hosts that may be reached. All except the loopback are rejected before anything leaves.
+    only: the name of one point, as in a result.
+    keep: a folder for the logs and ledgers of all cases.
+    say: gets a sentence about the progress after each case.
+    api: the address of a Prefect API on loopback; by default one is started.
+
+    Raises ConfigurationError if the flow cannot be rehearsed: its first run fails, it connects to another
+    host, or it needs a driver that cannot be watched.
+    """
+    with ExitStack() as stack:
+        folder = Path(keep or stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearsal-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        call = {"flow": flow, "args": args, "kwargs": dict(parameters or {})}
+        hosts = [address for host in allow_hosts for address in _addresses_of(host)]
+        url = api or stack.enter_context(prefect_api(folder))
+        receiver = ScriptedService if receiver is None else receiver
+        campaign = Campaign(folder.resolve(), url, call, receiver, timeout, hosts, say)
+        stack.callback(campaign.close)
+        return campaign.rehearse(kills, only)
+
+
+def _addresses_of(host: str) -> list[str]:
+    """A host with its addresses: a connection shows only these."""
+    try:
+        return [host, *(str(found[4][0]) for found in socket.getaddrinfo(host, None))]
+    except OSError:
+        return [host]
+
+
+# -- the processes
+
+
+@contextmanager
+def prefect_api(folder: Path) -> Generator[str, None, None]:
+    """A Prefect API on loopback, with an empty database; its address. It is started once for all cases."""
+    home = folder / "api"
+    home.mkdir(exist_ok=True)
+    server = _start("api", home)
+    try:
+        address = server.stdout.readline().strip()
+        if not address:
+            raise ConfigurationError(f"the Prefect API of the rehearsal did not start: see {home}/log")
+        yield address
+    finally:
+        _end(server)
+
+
+def _start(what: str, home: Path) -> Any:
+    command = [sys.executable, "-m", "prefect_resilience.operations.rehearsed", what]
+    with open(home / "log", "ab") as log:
+        return Popen(command, stdin=PIPE, stdout=PIPE, stderr=log, env=_environment(home), text=True)
+
+
+def _end(process: Any) -> None:
+    process.communicate()  # closes its stdin, so that it ends
+
+
+FOREIGN = re.compile(r"PREFECT_(API|PROFILE|SERVER|CLOUD)|.*_proxy$", re.IGNORECASE)
+"""Variables of this machine's Prefect and of its proxies."""
+OWN = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_LOGGING_TO_API_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+}
+
+
+def _environment(home: Path) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
+    return {**own, **OWN, "PREFECT_HOME": str(home)}
+
+
+# -- all cases
+
+GUARD = """import os
+try:
+    from prefect_resilience.operations.rehearsed import guard_child
+    guard_child()
+except BaseException as error:
+    print("a rehearsal cannot guard this process:", repr(error), flush=True)
+    os._exit(97)
+"""
+"""The `sitecustomize` of each Python that the program starts, as for a timeout in a process."""
+
+
+@dataclass
+class Campaign:
+    """All cases of one flow: their folders, processes and receivers."""
+
+    folder: Path
+    api: str
+    call: dict[str, Any]
+    receiver: Any
+    timeout: float
+    hosts: Sequence[str]
+    say: Callable[[str], None]
+    kills: int = 0
+    first_book: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """What the book of the first run says."""
+    lanes: SimpleQueue[Any] = field(default_factory=SimpleQueue[Any])
+    """Processes that have imported Prefect, and fork the runs of one case after another."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        flow = self.call["flow"]
+        self.name = flow if isinstance(flow, str) else str(getattr(flow, "name", flow))
+        self.guard = self.folder / "guard"
+        self.guard.mkdir(exist_ok=True)
+        (self.guard / "sitecustomize.py").write_text(GUARD)
+        # One receiver for all cases cannot tell two of them apart.
+        self.width = 1 if isinstance(self.receiver, ScriptedService) else min(os.cpu_count() or 1, 4)
+        for _ in range(self.width):
+            self.lanes.put(_start("runs", self.guard))
+
+    def close(self) -> None:
+        """End all processes."""
+        while not self.lanes.empty():
+            lane = self.lanes.get()
+            lane.kill()  # it may still be importing
+            _end(lane)
+
+    def rehearse(self, most: int, only: str | None) -> Rehearsal:
+        """The first run, then a case for each point."""
+        first, points = self._first_run()
+        chosen = kill_points.choose(points, most)
+        if only is not None:
+            chosen = [point for point in points if str(point) == only]
+            if not chosen:
+                names = "; ".join(map(str, points))
+                raise ConfigurationError(f"there is no point {only!r}; the points are: {names}")
+        self.say(f"{self.name} has {len(points)} points; trying {len(chosen)}")
+        cases = self._run_cases(first, chosen)
+        judged = [case for case in cases if not case.trouble]
+        return Rehearsal(
+            flow=self.name,
+            rows=kill_points.rows_of(first, judged),
+            points=len(points),
+            cases=len(cases),
+            kills=self.kills,
+            unseen=[*self._unseen(first, points, cases)],
+            unjudged=[case.trouble for case in cases if case.trouble],
+        )
+
+    def _first_run(self) -> tuple[Case, list[Point]]:
+        case, timed = self._run_case(0, None)
+        if case.state != "COMPLETED":
+            why = "; ".join([case.message, *self._rejections()])
+            raise ConfigurationError(f"the first run, which is not disturbed, does not succeed: {why}")
+        timed += [(line["at"], Point(*line["point"])) for line in self.first_book if line["what"] == "point"]
+        return case, list(dict.fromkeys(point for _, point in sorted(timed, key=lambda item: item[0])))
+
+    def _run_cases(self, first: Case, chosen: Sequence[Point]) -> list[Case]:
+        with ThreadPoolExecutor(self.width) as pool:
+            running = [pool.submit(self._run_case, number, point) for number, point in enumerate(chosen, 1)]
+            try:
+                for number, ended in enumerate(as_completed(running), 1):
+                    case = ended.result()[0]
+                    verdicts = Counter(verdict for verdict, _ in kill_points.judge(first, case).values())
+                    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+                    self.say(case.trouble or f"{number} of {len(chosen)}, {case.point}: {counts}")
+            finally:
+                pool.shutdown(cancel_futures=True)
+        return [ended.result()[0] for ended in running]
+
+    def _rejections(self) -> list[str]:
+        lines = [line for line in self.first_book if line["what"] == "rejected"]
+        return [*dict.fromkeys(f"{line['why']} was rejected ({line['line']})" for line in lines)]
+
+    def _unseen(self, first: Case, points: Sequence[Point], cases: Sequence[Case]) -> Generator[str]:
+        yield from self._rejections()
+        if len(cases) < len(points):
+            yield f"a sample: {len(cases)} of {len(points)} points were tried"
+        for name in sorted({point.name for point in points}):
+            if not name.startswith(("request ", *kill_points.FIRST)):
+                yield f"{name}: what it changes is not counted"
+        missed = [str(case.point) for case in cases if not case.reached]
+        if missed:
+            yield f"points that a later run did not reach: {', '.join(missed)}"
+        for name in kill_points.only_later(first, cases):
+            yield f"{name}: came only after a disturbance, and is not judged"
+
+    # -- one case
+
+    def _run_case(self, number: int, point: Point | None) -> tuple[Case, list[tuple[float, Point]]]:
+        folder = self.folder / f"{number:03}"
+        (folder / "tmp").mkdir(parents=True)
+        with ExitStack() as stack:
+            receivers = CaseReceivers(Case(point))
+            if point is None:
+                receivers.ask = stack.enter_context(kill_points.stack_questions(folder))
+            receiver, changed = self._receive(stack, receivers, folder)
+            job = self._job(folder, point, changed, receiver)
+            lane = self.lanes.get()
+            stack.callback(self.lanes.put, lane)
+            self._run_passes(lane, job, receivers)
+        return receivers.case, receivers.points
+
+    def _receive(
+        self, stack: ExitStack, receivers: CaseReceivers, folder: Path
+    ) -> tuple[Any, dict[str, str]]:
+        """Start the receivers of a case: what they are, and the environment that they set."""
+        with self._lock:
+            before = {**os.environ}
+            os.environ[FOLDER] = str(folder)
+            try:
+                receiver = stack.enter_context(kill_points.receiver_of(self.receiver, receivers.took))
+                changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
+            finally:
+                os.environ.clear()
+                os.environ.update(before)
+        if isinstance(receiver, ScriptedService):
+            receiver.clear()
+            receiver.watch(receivers.answer)
+            stack.callback(receiver.watch, None)
+        return receiver, changed
+
+    def _job(
+        self, folder: Path, point: Point | None, changed: Mapping[str, str], receiver: Any
+    ) -> dict[str, Any]:
+        address = str(getattr(receiver, "url", receiver))
+        call = {name: _fill(part, address) for name, part in self.call.items()}
+        call["kwargs"] |= receiver if isinstance(receiver, dict) else {}
+        try:
+            (folder / "call").write_bytes(cast("Any", cloudpickle).dumps(call))
+        except Exception as error:  # noqa: BLE001 - whatever pickling raises
+            raise ConfigurationError(
+                f"{self.name} cannot be sent to another process ({error}): pass the address of a receiver "
+                "as an argument, and not the receiver"
+            ) from None
+        places = [Url(place) for place in (self.api, address) if place.startswith("http")]
+        hosts = [*self.hosts, *(str(place.host) for place in places)]
+        own = {
+            "PREFECT_API_URL": self.api,
+            "PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{folder}/ledger.db",
+            "PREFECT_RESILIENCE_REHEARSAL_HOSTS": ",".join(hosts),
+            "PYTHONPATH": f"{self.guard}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "TMPDIR": str(folder / "tmp"),
+        }
+        environment = {**_environment(folder / "home"), **changed, **own}
+        process = {"folder": str(folder), "cwd": os.getcwd(), "path": sys.path, "environment": environment}
+        ports = [place.port for place in places]
+        return {**process, "timeout": self.timeout, "point": point, "hosts": hosts, "ports": ports}
+
+    def _run_passes(self, lane: Any, job: dict[str, Any], receivers: CaseReceivers) -> None:
+        """Run the flow, and run it again until it has ended."""
+        case, book = receivers.case, Path(job["folder"]) / "book"
+        for number in range(1, 2 if case.point is None else PASSES + 1):
+            book.write_bytes(b"")
+            lane.stdin.write(json.dumps({**job, "number": number}) + "\n")
+            lane.stdin.flush()
+            receivers.pid = int(lane.stdout.readline())
+            status = int(lane.stdout.readline())
+            receivers.disturbs = False
+            self.kills += status == -signal.SIGKILL
+            case.reached |= number == 1 and status == -signal.SIGKILL
+            case.message = "it took too long" if status == LATE else f"a run ended with exit code {status}"
+            lines = [json.loads(line) for line in book.read_bytes().splitlines()]
+            self.first_book += lines if case.point is None else []
+            for line in lines:
+                if line["what"] == "mistake":
+                    raise ConfigurationError(line["why"])
+                if line["what"] == "end":
+                    case.note_end(line)
+            if case.state == "COMPLETED" or case.stopped or status == LATE:
+                return
+
+
+LATE = -signal.SIGALRM
+"""How the end of a run is told that took too long."""
+
+
+def _fill(value: Any, address: str) -> Any:
+    """The arguments with the receiver's address."""
+    if isinstance(value, str):
+        return value.replace(ADDRESS, address)
+    if type(value) is dict:
+        return {name: _fill(item, address) for name, item in cast("dict[Any, Any]", value).items()}
+    if type(value) in (list, tuple):
+        return type(value)(_fill(item, address) for item in value)
+    return value

@@ -1,0 +1,210 @@
+"""Rehearsals: five planted mistakes are found and five right programs are not accused, nothing leaves the
+machine, and a result can be read by a person and by CI."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.settings import PREFECT_API_URL
+
+from prefect_resilience import ConfigurationError
+from prefect_resilience.operations.rehearsed import AuditGuard
+from prefect_resilience.testing import Rehearsal, ScriptedService, rehearse
+from prefect_resilience.testing.kill_points import (
+    Case,
+    CodePlace,
+    Point,
+    Thing,
+    choose,
+    judge,
+    rows_of,
+    stable,
+)
+from tests.testing import rehearsed_programs as programs
+
+pytestmark = pytest.mark.timeout(600)
+Rehearse = Callable[..., Rehearsal]
+
+
+@pytest.fixture
+def on_api(prefect_api: None) -> Rehearse:
+    """`rehearse` on the API of the session."""
+    return lambda *args, **options: rehearse(*args, api=PREFECT_API_URL.value(), **options)
+
+
+# -- real processes
+
+
+@pytest.mark.api
+def test_a_plain_post_is_sent_twice_and_its_line_is_named(on_api: Rehearse) -> None:
+    said: list[str] = []
+    with ScriptedService() as service:
+        result = on_api(programs.plain, service.url, receiver=service, say=said.append)
+    (row,) = result.twice
+    assert (row.task, row.got, row.kill) == ("prepare", 2, "after request POST /announce")
+    assert row.line.startswith("tests/testing/rehearsed_programs.py:")
+    assert (result.points, result.cases, result.kills, len(said)) == (3, 3, 2, 4)
+    with pytest.raises(AssertionError, match=r"POST /announce.*twice"):
+        result.assert_once()
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[str, list[Any]]]:
+    """A service on another address of the loopback, and its connections."""
+    connections: list[Any] = []
+    with socket.create_server(("127.0.0.2", 0)) as server:
+
+        def accept() -> None:
+            while server.fileno() > 0:
+                try:
+                    connections.append(server.accept())
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.2:{server.getsockname()[1]}", connections
+
+
+@pytest.mark.api
+@pytest.mark.parametrize(
+    "name", [pytest.param("127.0.0.2"), *(pytest.param(name, marks=pytest.mark.slow) for name in programs.BY)]
+)
+def test_nothing_leaves_to_another_address(
+    name: str, on_api: Rehearse, listener: tuple[str, list[Any]], tmp_path: Path
+) -> None:
+    address, connections = listener
+    flow = programs.BY.get(name, programs.to_another_host)
+    with pytest.raises(ConfigurationError, match="the first run, which is not disturbed, does not succeed"):
+        on_api(flow, address, keep=tmp_path)
+    assert "rejected by the rehearsal" in (tmp_path / "000" / "log").read_text()
+    assert connections == []
+
+
+@pytest.mark.long
+@pytest.mark.api
+@pytest.mark.parametrize("name", programs.MISTAKES)
+def test_a_planted_mistake_is_found(name: str, on_api: Rehearse) -> None:
+    flow, task = programs.MISTAKES[name]
+    result = on_api(flow, "{receiver}", receiver=programs.bank)
+    wrong = result.twice + result.lost
+    assert {row.task for row in wrong} == {task}, result
+    assert not result.unjudged
+
+
+@pytest.mark.long
+@pytest.mark.api
+@pytest.mark.parametrize("name", programs.RIGHT)
+def test_a_right_program_is_not_accused(name: str, on_api: Rehearse) -> None:
+    result = on_api(programs.RIGHT[name], "{receiver}", receiver=programs.bank)
+    result.assert_once()
+    assert not result.stopped
+    assert result.kills > 10
+
+
+# -- the verdict
+
+
+PAY, ANNOUNCE = Thing("POST /pay", "k", '{"order":1}', "POST"), Thing("POST /announce", "", "1", "POST")
+PUT = Thing("PUT /row", "", "1", "PUT")
+
+
+def case(*things: Thing, **about: Any) -> Case:
+    return Case(
+        Point("after", "request POST /pay"), list(things), reached=True, **{"state": "COMPLETED", **about}
+    )
+
+
+@pytest.mark.parametrize(
+    ("got", "verdicts"),
+    [
+        (case(PAY, ANNOUNCE, PUT), ("once", "once", "once")),
+        (case(PAY, PAY, ANNOUNCE, PUT), ("twice", "once", "once")),
+        (case(ANNOUNCE, PUT, PUT), ("never", "once", "once")),
+        (case(PAY, ANNOUNCE), ("once", "once", "never")),
+        (case(PAY, ANNOUNCE, state="FAILED", stopped=True), ("once", "once", "stopped")),
+        (case(PAY, ANNOUNCE, PUT, doubts=[("k", "pay")]), ("stopped", "once", "once")),
+        (case(PAY, ANNOUNCE, PUT, doubts=[("other", "announce")]), ("once", "stopped", "once")),
+        (case(PAY, PAY, ANNOUNCE, PUT, repeatable={"k"}), ("once", "once", "once")),
+        # a body that is another one in each run
+        (case(Thing("POST /pay", "k", "new", "POST"), ANNOUNCE, PUT), ("once", "once", "once")),
+        (case(PAY, Thing("POST /pay", "k", "new", "POST"), ANNOUNCE, PUT), ("twice", "once", "once")),
+        (case(PAY, ANNOUNCE, PUT, Thing("POST /other", "", "", "POST")), ("once", "once", "once")),
+    ],
+)
+def test_the_verdict_on_each_thing(got: Case, verdicts: tuple[str, ...]) -> None:
+    announced = Thing("POST /announce", "", "1", "POST", CodePlace("announce", "a.py:1"))
+    expected = case(PAY, announced, PUT)
+    assert tuple(verdict for verdict, _ in judge(expected, got).values()) == verdicts
+    rows = rows_of(expected, [case(PAY, ANNOUNCE, PUT), got])
+    assert tuple(row.verdict for row in rows) == verdicts
+    assert [row.kill for row in rows] == ["" if one == "once" else str(got.point) for one in verdicts]
+
+
+def test_names_have_no_ids_and_times() -> None:
+    text = "pay:7 6f1c1d5e-9f5e-4a0e-8d43-0e2ae8a3a5d5 2026-11-28T03:40:28.583 1795837228.58 2026-11-28"
+    assert stable(text) == "pay:7 * * * 2026-11-28"
+
+
+def test_a_sample_is_even() -> None:
+    points = [Point("before", "ledger", number) for number in range(1, 11)]
+    assert choose(points, 20) == points
+    assert [point.nth for point in choose(points, 5)] == [1, 3, 5, 7, 9]
+
+
+# -- the guard
+
+
+@pytest.mark.parametrize(
+    ("event", "args", "refused"),
+    [
+        ("socket.connect", (None, ("127.0.0.1", 1)), False),
+        ("socket.connect", (None, ("::1", 1, 0, 0)), False),
+        ("socket.connect", (None, ("bank", 1)), False),
+        ("socket.connect", (None, ("127.0.0.2", 1)), True),
+        ("socket.connect", (None, b"/run/postgresql/.s.PGSQL.5432"), True),
+        ("socket.sendto", (None, ("8.8.8.8", 53)), True),
+        ("socket.sendmsg", (None, None), False),
+        ("socket.getaddrinfo", ("example.com", 80, 0, 0, 0), True),
+        ("socket.getaddrinfo", (b"localhost", 80, 0, 0, 0), False),
+        ("socket.gethostbyname", ("example.com",), True),
+        ("import", ("psycopg", None), True),
+        ("import", ("psycopg.rows", None), True),
+        ("import", ("json", None), False),
+        ("subprocess.Popen", ("curl", ["curl"], None, None), True),
+        ("subprocess.Popen", ("uname", ["uname", "-p"], None, None), False),
+        ("os.system", ("curl",), True),
+        ("os.exec", ("curl", ["curl"], None), True),
+        ("open", ("file", "r", 0), False),
+    ],
+)
+def test_the_guard_rejects_what_leaves(event: str, args: tuple[Any, ...], refused: bool) -> None:
+    told: list[str] = []
+    guard = AuditGuard(["bank"], told.append)
+    if refused:
+        with pytest.raises((ConnectionRefusedError, ImportError), match="rejected by the rehearsal"):
+            guard.check(event, args)
+    else:
+        guard.check(event, args)
+    assert bool(told) is refused
+
+
+def test_what_is_no_receiver_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="neither a ScriptedService"):
+        rehearse(programs.plain, "{receiver}", receiver=7, api="http://127.0.0.1:9/api")
+
+
+def test_a_flow_that_cannot_be_sent_is_refused() -> None:
+    with ScriptedService() as service, pytest.raises(ConfigurationError, match="pass the address"):
+        rehearse(programs.plain, service, api="http://127.0.0.1:9/api")
+
+
+def test_a_result_is_json() -> None:
+    result = Rehearsal(flow="pay", rows=[], points=0, cases=0, kills=0)
+    assert json.loads(result.model_dump_json())["unjudged"] == []
+    result.assert_once()
