@@ -28,6 +28,13 @@ PUBLIC_FOR_FLOWS = {
     "prefect_dask",
     "prefect_ray",
     "openai",
+    # the frameworks of flows/once
+    "agents",
+    "fastmcp",
+    "langchain_core",
+    "langchain_openai",
+    "langgraph",
+    "pydantic_ai",
     "pydantic",
     "prefect_resilience",
     "prefect",

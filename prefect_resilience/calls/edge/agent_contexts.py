@@ -102,16 +102,18 @@ def read_contexts(kinds: Mapping[str, str], values: Mapping[str, Any]) -> ModelC
     """The model's call, from the arguments that the framework filled in."""
     turn, call_id, passed, messages = None, None, (), cast("Any", ())
     info = _node_execution()
+    # An agent inside a node may have a new prompt each time that the node runs: its turn is the node's.
+    node, inner, _ = ("", "", "") if info is None else info.checkpoint_ns.partition("|")
     for name, kind in kinds.items():
         value = values[name]
         if kind == "InjectedToolCallId":
             call_id = value
         elif kind in ("ToolRuntime", "InjectedState"):
             messages = _read(getattr(value, "state", value), "messages") or ()
-            turn = _prompt_id(messages, info)
+            turn = (node if inner else "") or _prompt_id(messages)
         elif kind == "RunContext":
             messages = _read(value, "messages") or ()
-            turn = f"turn:{_prompting_run(messages, value.run_id)}"
+            turn = node or _prompting_run(messages, value.run_id)
             passed = ((f"run:{value.run_id}", 1),)
         elif kind in OPENAI:
             turn = _read(value.context, RUN_ID)
@@ -123,6 +125,8 @@ def read_contexts(kinds: Mapping[str, str], values: Mapping[str, Any]) -> ModelC
         passed = ((f"node:{info.checkpoint_ns}", began + info.node_attempt),)
     elif names and not passed:
         passed = ((f"call:{uuid4().hex}", 1),)  # the conversation tells what is a repeat
+    if turn is not None and OPENAI.isdisjoint(kinds.values()):
+        turn = f"turn:{getattr(info, 'thread_id', None) or ''}:{turn}"
     return ModelCall(turn, _last_name(call_id, names), passed, frozenset(names))
 
 
@@ -145,12 +149,10 @@ def _node_execution() -> Any:
         return None
 
 
-def _prompt_id(messages: Iterable[Any], info: Any) -> str | None:
-    """The turn that the last message of a person begins; its id is unique in its thread."""
+def _prompt_id(messages: Iterable[Any]) -> str | None:
+    """The id of the last message of a person."""
     ids = [message.id for message in messages if getattr(message, "type", None) == "human"]
-    if not ids or ids[-1] is None:
-        return None
-    return f"turn:{getattr(info, 'thread_id', None) or ''}:{ids[-1]}"
+    return ids[-1] if ids else None
 
 
 # -- pydantic-ai

@@ -218,16 +218,15 @@ def _check_scope(scope: Scope, tool: Callable[..., Any], is_known: bool) -> None
 def _check_enclosed(tool: Any, key: str | None) -> None:
     """Raise ConfigurationError if plain values of the enclosing function tell two tools of one name apart."""
     function: Any = inspect.unwrap(tool)
-    code = getattr(function, "__code__", None)
-    if key is not None or code is None:
+    if key is not None or not hasattr(function, "__code__"):
         return
     # A variable that the tool itself changes is a counter or a cache.
-    changed = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_DEREF"}
+    changed = {step.argval for step in dis.get_instructions(function) if step.opname == "STORE_DEREF"}
     for variable, value in inspect.getclosurevars(function).nonlocals.items():
         if variable not in changed and isinstance(value, str | bytes | int | float):
             raise ConfigurationError(
                 f"once({_name_of(tool)}) needs a key: it uses {variable!r} of the enclosing function, which "
-                f'is not in its arguments; write key="{_name_of(tool)}:{value}:..."'
+                f'is not in its arguments; write key="{_name_of(tool)}:...", another one for each value'
             )
 
 
@@ -265,8 +264,8 @@ class OnceRun(LocalRun):
     @property
     def parameters(self) -> Mapping[str, Any]:
         """The arguments that the model chose."""
-        own = super().parameters
-        return {name: _canonical(value) for name, value in own.items() if name not in self.tool.contexts}
+        own = super().parameters.items()
+        return {name: _canonical(value) for name, value in own if name not in self.tool.contexts}
 
     def start(self) -> CallStart:
         return self._begun

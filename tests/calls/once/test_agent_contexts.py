@@ -118,6 +118,23 @@ def test_a_turn_belongs_to_its_thread(node):
     assert SENT == ["bob", "bob"]
 
 
+@pytest.mark.parametrize("context", [ToolRuntime, of("pydantic_ai.tools", "RunContext")])
+def test_the_turn_of_an_agent_inside_a_node_is_the_node(context, node):
+    pay = tool(context)
+    node.checkpoint_ns = "worker:1|tools:2"
+    pay("bob", both_shapes("r1", human("new"), asked("c1")))
+    node.checkpoint_ns = "worker:1|1|tools:3"  # the node is retried, and makes a new prompt
+    assert pay("bob", both_shapes("r2", human("newer"), asked("c2"))) == "paid"
+    assert SENT == ["bob"]
+    node.checkpoint_ns = "worker:2|tools:4"
+    pay("bob", both_shapes("r3", human("newest"), asked("c3")))
+    assert SENT == ["bob", "bob"]
+
+
+def both_shapes(run_id: str, *messages: Any) -> Any:
+    return SimpleNamespace(state={"messages": messages}, run_id=run_id, messages=None, tool_call_id=run_id)
+
+
 def test_outside_of_a_graph_there_is_no_node(node, monkeypatch):
     monkeypatch.delattr(sys.modules["langgraph.runtime"], "get_runtime")
     assert tool(ToolRuntime)("bob", runtime("c1", human("1"), asked("c1"))) == "paid"
