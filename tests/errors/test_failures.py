@@ -24,7 +24,6 @@ from prefect_resilience import (
     SubtaskError,
     TaskFailure,
     classify,
-    error_context,
 )
 from prefect_resilience.errors.context import MOST_LEVELS
 from prefect_resilience.errors.requests import (
@@ -35,6 +34,7 @@ from prefect_resilience.errors.requests import (
     with_inner,
 )
 from prefect_resilience.errors.taxonomy import ErrorCategory
+from tests.contexts import context_of
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -200,19 +200,19 @@ def test_a_sub_step_raised_from_its_cause():
     outer, inner, cause = SubtaskError("outer"), SubtaskError("inner"), PermissionError("no key")
     outer.__cause__, inner.__cause__ = inner, cause
     cause.partial_output = "x" * 70_000
-    record = error_context(outer)
+    record = context_of(outer)
     categories = [record.category, record.cause.category, record.cause.cause.category]
     assert categories == ["subtask", "subtask", "auth"]
     assert (record.kind, record.cause.cause.nesting_depth) == ("permanent", 2)
     assert record.cause.cause.partial_output.truncated
     assert record.details["failed_step"] == "outer"
-    assert error_context(SubtaskError("alone")).cause is None
+    assert context_of(SubtaskError("alone")).cause is None
 
 
 def test_causes_in_a_circle_end():
     first, second = SubtaskError("one"), SubtaskError("other")
     first.__cause__, second.__cause__ = second, first
-    record = error_context(first)
+    record = context_of(first)
     assert record.category == "subtask"
 
 
@@ -223,7 +223,7 @@ def test_a_known_cause_keeps_its_context():
     attach_context(cause, context(node_id="known"))
     error = SubtaskError("outer")
     error.__cause__ = cause
-    assert error_context(error).cause.node_id == "known"
+    assert context_of(error).cause.node_id == "known"
 
 
 # Requests.
@@ -298,9 +298,9 @@ def test_requests_on_errors():
 )
 def test_what_an_exception_left_of_its_work(left, kept, size):
     error = TaskFailure("execution_halted", "stopped", partial_output=left)
-    record = error_context(error).partial_output
+    record = context_of(error).partial_output
     assert (record.content, record.truncated, record.original_size) == (kept, size is not None, size)
-    read = ErrorContext.model_validate_json(error_context(error).model_dump_json())
+    read = ErrorContext.model_validate_json(context_of(error).model_dump_json())
     assert read.partial_output == record
 
 
@@ -344,7 +344,7 @@ REASONS = {
 @pytest.mark.parametrize("category", ErrorCategory)
 def test_an_error_of_each_category_has_its_reason(category):
     make, reason = REASONS[category.value]
-    info, context = classify(make()), error_context(make())
+    info, context = classify(make()), context_of(make())
     assert (info.category, info.reason) == (context.category, context.reason) == (category, reason)
     record = context.to_task_error()
     assert record.get("reason") == (None if record["type"] == "RESOURCE_EXHAUSTION" else reason)
@@ -361,11 +361,11 @@ def test_a_structure_without_a_request():
 
 def test_the_structure_of_an_exhausted_resource():
     error = ResourceExhausted("output", 16, 16, partial_output="x" * 70_000)
-    record = error_context(error).to_task_error()
+    record = context_of(error).to_task_error()
     assert (record["type"], record["resource"]) == ("RESOURCE_EXHAUSTION", "output")
     assert record["metrics"] == {"usage": 16, "limit": 16}
     assert record["details"]["partialOutputTruncated"] is True
-    short = error_context(ResourceExhausted("turns", partial_output="x")).to_task_error()
+    short = context_of(ResourceExhausted("turns", partial_output="x")).to_task_error()
     assert short["details"] == {"partialOutput": "x"}
 
 

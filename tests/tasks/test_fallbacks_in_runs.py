@@ -14,9 +14,9 @@ from prefect_resilience import (
     ErrorContext,
     Fallback,
     Retry,
-    error_context,
     resilient_task,
 )
+from tests.contexts import context_of
 
 pytestmark = pytest.mark.api
 
@@ -42,7 +42,7 @@ def test_a_function_answers_after_the_last_attempt(mode, service):
     assert state.result() == "small: why?"
     assert len(service.calls) == 2
     assert heard[0].attempt == 2
-    assert error_context(state).code == "503"
+    assert context_of(state).code == "503"
     assert mode.value(made, "again") == "small: again"
 
 
@@ -71,7 +71,7 @@ def test_an_open_circuit_goes_to_the_fallback_without_a_call(mode, service, get)
     assert len(service.calls) == 2
     state = mode.state(made)
     assert "circuit" in state.message
-    assert error_context(state).category == "circuit_open"
+    assert context_of(state).category == "circuit_open"
 
 
 def test_a_task_as_fallback_is_a_run_of_its_own_with_its_own_policy(service, seen):

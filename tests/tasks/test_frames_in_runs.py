@@ -16,6 +16,7 @@ from tests.calls.plain.test_frames import breaker, fails, flaky, kept, other, pr
 pytestmark = pytest.mark.api
 
 RETRY = Retry(3, backoff="none", retry_on=Exception)
+RETRIED: dict[str, Any] = {"retry": RETRY}
 VERIFIED = Effect(key="pay:{order}", verify=lambda key: NotDone())
 
 WELL: dict[str, Any] = {
@@ -101,9 +102,7 @@ def survivors(made: Any, isasync: bool, how: str) -> int:
 @pytest.mark.parametrize("isasync", [False, True])
 def test_no_frame_of_a_failed_attempt_outlives_a_run_that_ended_well(isasync, how):
     left = {
-        name: survivors(
-            resilient_task(**{"retry": RETRY, **options})(with_order(body, isasync)), isasync, how
-        )
+        name: survivors(resilient_task(**RETRIED | options)(with_order(body, isasync)), isasync, how)
         for name, (body, options) in WELL.items()
     }
     assert left == dict.fromkeys(WELL, 0)
@@ -118,9 +117,7 @@ def test_a_failed_run_leaves_less_than_a_plain_task(isasync):
     fn = with_order(fails, isasync)
     plain = survivors(task(retries=2)(fn), isasync, "state")
     left = {
-        name: survivors(
-            resilient_task(**{"retry": RETRY, **options})(with_order(body, isasync)), isasync, "state"
-        )
+        name: survivors(resilient_task(**RETRIED | options)(with_order(body, isasync)), isasync, "state")
         for name, (body, options) in BADLY.items()
     }
     assert plain == 3

@@ -7,7 +7,8 @@ import time
 import pytest
 from prefect import flow
 
-from prefect_resilience import Backoff, ConfigurationError, Retry, error_context
+from prefect_resilience import Backoff, ConfigurationError, Retry
+from tests.contexts import context_of
 
 pytestmark = pytest.mark.api
 
@@ -56,7 +57,7 @@ def test_the_error_is_the_functions_own_with_a_note_and_the_history(mode, servic
     with pytest.raises(httpx.HTTPStatusError) as caught:
         mode.value(mode.task(get, retry=QUICK))
     assert any("gave up after 3 attempts" in note for note in caught.value.__notes__)
-    context = error_context(caught.value)
+    context = context_of(caught.value)
     assert [record.attempt for record in context.history] == [1, 2, 3]
     assert [record.delay for record in context.history] == [0.05, 0.1, None]
     assert all(record.error.code == "503" for record in context.history)
@@ -182,7 +183,7 @@ def test_the_context_is_found_on_errors_states_and_futures(service, get):
     def scenario():
         future = made.submit()
         future.wait()
-        return error_context(future), error_context(future.state), error_context(made.submit("/ok?"))
+        return context_of(future), context_of(future.state), context_of(made.submit("/ok?"))
 
     found = scenario(return_state=True).result()
     assert [context.code for context in found[:2]] == ["404", "404"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,6 +60,12 @@ def effects(text):
     return [made[letter](chr(ord("a") + place)) for place, letter in enumerate(text)]
 
 
+def hint_of(*asked: Any) -> Any:
+    hint = recovery_hint(*asked)
+    assert hint is not None
+    return hint
+
+
 TABLE = [
     # the batch, how it ended, what is chosen, whether by itself, a part of why
     ("", CRASHED, "restart_batch", True, "no external effect is done"),
@@ -101,29 +109,29 @@ def test_the_strategy(batch, ended, strategy, automatic, why):
 @pytest.mark.parametrize("batch", ["", "df", "du", "zh", "zd", "c"])
 def test_what_was_abandoned_stays_so(batch, ended):
     policy = POLICY.model_copy(update={"permanent": "compensate"})
-    hint = recovery_hint(effects(batch), ended, RecoveryTrail(1, NOW, 0.0), policy, NOW)
+    hint = hint_of(effects(batch), ended, RecoveryTrail(1, NOW, 0.0), policy, NOW)
     assert (hint.strategy, hint.automatic, hint.next_at) == ("abandon", False, None)
     assert hint.why.startswith("it was abandoned at 1970-01-01 00:00:00 UTC: it is recovered only with")
     assert hint.waiting == tuple(one.key for one in effects(batch) if one.waits)
 
 
 def test_what_the_hint_names():
-    hint = recovery_hint(effects("dddf"), CRASHED, RecoveryTrail(), POLICY, NOW)
+    hint = hint_of(effects("dddf"), CRASHED, RecoveryTrail(), POLICY, NOW)
     assert (hint.skip, hint.skip_until, hint.resume_from) == (("a", "b", "c"), "c", "d")
-    hint = recovery_hint(effects("dfdv"), CRASHED, RecoveryTrail(), POLICY, NOW)
+    hint = hint_of(effects("dfdv"), CRASHED, RecoveryTrail(), POLICY, NOW)
     assert (hint.skip, hint.skip_until, hint.resume_from) == (("a", "c"), None, "b")
     assert (hint.verify, hint.waiting) == (("d",), ())
-    hint = recovery_hint(effects("duu"), CRASHED, RecoveryTrail(), POLICY, NOW)
+    hint = hint_of(effects("duu"), CRASHED, RecoveryTrail(), POLICY, NOW)
     assert (hint.waiting, hint.next_at, hint.attempt) == (("b", "c"), None, None)
     # Selective: what is completed of any kind is skipped, and it goes on with the first that is not.
-    hint = recovery_hint(effects("digpfd"), CRASHED, RecoveryTrail(), POLICY, NOW)
+    hint = hint_of(effects("digpfd"), CRASHED, RecoveryTrail(), POLICY, NOW)
     assert (hint.strategy, hint.skip, hint.resume_from) == ("selective", ("a", "b", "c", "f"), "d")
 
 
 def test_pauses_grow_and_end():
     seen = []
     for recoveries in range(5):
-        hint = recovery_hint(effects("d"), CRASHED, RecoveryTrail(recoveries, NOW), POLICY, NOW + 1)
+        hint = hint_of(effects("d"), CRASHED, RecoveryTrail(recoveries, NOW), POLICY, NOW + 1)
         seen.append((hint.strategy, hint.attempt, hint.next_at))
     assert seen == [
         ("restart_from_last_external", 1, NOW + 1),
@@ -135,7 +143,7 @@ def test_pauses_grow_and_end():
     assert next_at(RecoveryTrail(9, NOW), POLICY, NOW) == NOW + 200, "never longer than the maximum"
     assert next_at(RecoveryTrail(1, NOW), POLICY, NOW + 500) == NOW + 500, "never in the past"
     once = RecoveryPolicy(attempts=1)
-    assert "once" in recovery_hint([], CRASHED, RecoveryTrail(1, NOW), once, NOW).why
+    assert "once" in hint_of([], CRASHED, RecoveryTrail(1, NOW), once, NOW).why
 
 
 SERVICE_DOWN = RunEnd("FAILED", ErrorInfo.of(ErrorCategory.UNAVAILABLE, "503"), back_at=NOW + 3_600)
@@ -153,7 +161,7 @@ SERVICE_DOWN = RunEnd("FAILED", ErrorInfo.of(ErrorCategory.UNAVAILABLE, "503"), 
     ],
 )
 def test_no_attempt_is_counted_against_a_service_that_says_when_it_is_back(trail, now, counted, at):
-    hint = recovery_hint(effects("df"), SERVICE_DOWN, trail, POLICY, now)
+    hint = hint_of(effects("df"), SERVICE_DOWN, trail, POLICY, now)
     assert (hint.strategy, hint.automatic) == ("restart_from_last_external", True)
     assert (hint.attempt, hint.next_at) == (counted, at)
     said = "the service will be back at 1970-01-01 01:16:40 UTC, so no attempt is counted" in hint.why
@@ -169,7 +177,7 @@ def test_runs_that_wait_for_one_service_do_not_come_back_at_once():
 def test_a_service_that_waits_for_ever_and_a_recovery_that_is_off():
     waited = RecoveryTrail(3, NOW, waits=9, waits_since=NOW)
     for trail, policy in ((waited, POLICY), (RecoveryTrail(), RecoveryPolicy(attempts=0))):
-        assert recovery_hint([], SERVICE_DOWN, trail, policy, NOW + 90_000).strategy == "manual_only"
+        assert hint_of([], SERVICE_DOWN, trail, policy, NOW + 90_000).strategy == "manual_only"
 
 
 def test_a_policy_that_cannot_be_meant():
@@ -195,7 +203,7 @@ MANUAL_ONLY = [
 @pytest.mark.requirement("004.08")
 @pytest.mark.parametrize(("batch", "ended", "recoveries", "policy", "why"), MANUAL_ONLY)
 def test_manual_only_says_why(batch, ended, recoveries, policy, why):
-    hint = recovery_hint(effects(batch), ended, RecoveryTrail(recoveries, NOW), policy, NOW)
+    hint = hint_of(effects(batch), ended, RecoveryTrail(recoveries, NOW), policy, NOW)
     assert (hint.strategy, hint.automatic, hint.next_at) == ("manual_only", False, None)
     assert hint.why == why
 

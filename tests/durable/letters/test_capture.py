@@ -97,6 +97,7 @@ def _also_fails(*_: Any, **__: Any) -> None:
     raise TimeoutError("the other one")
 
 
+ASKED_FOR: dict[str, Any] = {"dead_letter": True}
 FINAL_FAILURES: dict[str, tuple[dict[str, Any], list[int]]] = {
     "no attempt left": ({"retry": Retry(attempts=3, backoff=Backoff.none())}, [3]),
     "a permanent error": ({"retry": Retry(attempts=3, give_up_on="unavailable")}, [1]),
@@ -111,7 +112,7 @@ FINAL_FAILURES: dict[str, tuple[dict[str, Any], list[int]]] = {
 def test_a_final_failure_and_nothing_else_is_a_letter(name: str, receiver: Receiver) -> None:
     receiver.broken = True
     options, attempts = FINAL_FAILURES[name]
-    guarded: Any = resilient_task(**{"dead_letter": True, **options})(shop.send.fn)
+    guarded: Any = resilient_task(**ASKED_FOR | options)(shop.send.fn)
 
     @flow
     def outer() -> None:

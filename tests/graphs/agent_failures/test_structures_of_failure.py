@@ -15,13 +15,13 @@ from prefect_resilience import (
     SubtaskError,
     TaskFailure,
     aiterate,
-    error_context,
     iterate,
     keep_partial,
     resilient_flow,
     resilient_task,
     subtask_request,
 )
+from tests.contexts import context_of
 
 pytestmark = pytest.mark.api
 
@@ -30,7 +30,7 @@ def failure_of(mode, made, *args, **kwargs):
     """The error of one run and its structure, which is JSON and survives the way through it."""
     with pytest.raises(Exception) as caught:  # noqa: PT011
         mode.value(made, *args, **kwargs)
-    context = error_context(caught.value)
+    context = context_of(caught.value)
     assert ErrorContext.model_validate_json(context.model_dump_json()) == context
     told = context.to_task_error()
     assert json.loads(json.dumps(told)) == told
@@ -174,7 +174,7 @@ def test_depth_of_nesting(mode):
 
     error, told = failure_of(mode, mode.task(outer, name="outer", retry=None))
     assert isinstance(error, PermissionError)
-    context = error_context(error)
+    context = context_of(error)
     chain = [context, context.cause, context.cause.cause]
     assert [each.node_id for each in chain] == ["outer", "middle", "innermost"]
     assert [each.nesting_depth for each in chain] == [0, 1, 2]
@@ -222,7 +222,7 @@ def test_failure_of_a_subflow():
 
     with pytest.raises(FileNotFoundError) as caught:
         flow(lambda: report([1, 2]))()
-    context = error_context(caught.value)
+    context = context_of(caught.value)
     names = [each.node_id for each in (context, context.cause, context.cause.cause)]
     assert names == ["report", "read", "fetch"]
     assert context.details["subtask_request"]["type"] == "flow"
@@ -274,7 +274,7 @@ def test_context_matching_failure_is_tried_again_with_its_score(mode):
 @pytest.mark.requirement("001.03")
 @pytest.mark.parametrize("reason", list(FailureReason))
 def test_every_reason_can_be_given(reason):
-    context = error_context(TaskFailure(reason, violations=["one"]))
+    context = context_of(TaskFailure(reason, violations=["one"]))
     assert (context.reason, context.code) == (reason, reason.value)
     assert context.to_task_error()["details"]["violations"] == ["one"]
     assert context.message == reason.value.replace("_", " ")
@@ -288,7 +288,7 @@ def test_a_sub_step_that_is_no_task(mode):
             raise SubtaskError("parse", inputs={"text": "abc"}, failed_step=2) from error
 
     error, told = failure_of(mode, mode.task(work, retry=None))
-    context = error_context(error)
+    context = context_of(error)
     assert (context.category, context.kind, context.retryable) == ("subtask", "transient", True)
     assert (context.cause.category, context.cause.nesting_depth) == ("timeout", 1)
     assert told["details"]["failedStep"] == 2
@@ -342,7 +342,7 @@ def test_failure_in_a_step_of_a_director_evaluator_loop(mode):
     assert details["subtaskRequest"]["description"] == "execution"
     assert details["subtaskRequest"]["inputs"] == {"instructions": {"plan": 2, "after": seen_before}}
     assert [made.number for made in error.iteration_history] == [1, 2]
-    context = error_context(error)
+    context = context_of(error)
     assert (context.node_id, context.task_run_id is not None) == ("loop", True)
     assert len(context.history) == 1
 
@@ -360,7 +360,7 @@ def test_partial_results_of_a_flow_that_failed():
 
     with pytest.raises(ValueError, match="second step") as caught:
         workflow()
-    environment = error_context(caught.value).to_task_error()["details"]["partialResults"]
+    environment = context_of(caught.value).to_task_error()["details"]["partialResults"]
     assert "value of x" in json.dumps(environment)
 
 

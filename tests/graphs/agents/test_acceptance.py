@@ -31,11 +31,11 @@ from prefect_resilience import (
     ProviderChain,
     Retry,
     classify,
-    error_context,
     get_circuits,
     resilient_task,
 )
 from prefect_resilience.base.edge.current_settings import current_settings
+from tests.contexts import context_of
 
 pytestmark = pytest.mark.api
 
@@ -76,7 +76,7 @@ def test_retry_on_transient_error(mode, llm, claude, seen, until):
     names = [found.name for found in seen.states(run)]
     assert names.count("AwaitingRetry") == 2
     assert names.count("Retrying") == 2
-    delays = [record.delay for record in error_context(state).history[:-1]]
+    delays = [record.delay for record in context_of(state).history[:-1]]
     assert delays == [pytest.approx(0.05, rel=0.21), pytest.approx(0.1, rel=0.21)]
     default = Retry()
     assert (default.attempts, default.backoff.initial, default.backoff.maximum) == (3, 1.0, 30.0)
@@ -201,7 +201,7 @@ def test_timeout_in_tool_execution(mode, monkeypatch):
     state = mode.state(tool)
     assert time.monotonic() - began < 30
     assert state.name == "TimedOut"
-    context = error_context(state)
+    context = context_of(state)
     assert (context.category, context.code, context.retryable) == ("timeout", "TIMEOUT", True)
     with pytest.raises(TimeoutError):
         mode.value(tool)
@@ -315,7 +315,7 @@ def test_what_is_known_of_every_category_in_one_place(
     original = state.result(raise_on_failure=False)
     assert isinstance(original, anthropic.APIStatusError)
     assert (type(original).__name__, original.status_code) == (error, int(word))
-    for known in (classify(original), error_context(state)):
+    for known in (classify(original), context_of(state)):
         assert (known.category, known.retryable, known.retry_after) == (category, retryable, wait)
         assert known.code == word
         assert known.exception_type.rpartition(".")[2] == error

@@ -14,11 +14,11 @@ from prefect_resilience import (
     Retry,
     TooManyFailures,
     agather,
-    error_context,
     gather,
     register_secret,
 )
 from prefect_resilience.graphs.routing.edge.gathering import Gathered, Outcome, allowed_of
+from tests.contexts import context_of
 from tests.graphs.routing.scenes import in_flow
 
 
@@ -75,7 +75,7 @@ def test_too_many(mode):
     assert str(error) == (
         "2 of 5 items failed, but only 1 may fail; first failed item 1: NETWORK_ERROR network: odd | 1"
     )
-    context = error_context(error)
+    context = context_of(error)
     assert (context.category, context.kind, context.cause.category) == ("subtask", "transient", "network")
     assert context.details == {"failed": 2, "total": 5, "allowed": 1, "items": ["1", "3"]}
     again = pickle.loads(pickle.dumps(error))
@@ -156,7 +156,7 @@ def test_a_share_is_taken_at_its_word():
 @given(st.integers(0, 50), st.integers(0, 50), st.floats(0, 1))
 def test_the_verdict_is_a_matter_of_counting(good, bad, share):
     outcomes = [Outcome(n, str(n), "Completed", n) for n in range(good)]
-    error = error_context(ValueError("x"))
+    error = context_of(ValueError("x"))
     outcomes += [Outcome(n, str(n), "Failed", error=error) for n in range(bad)]
     found = Gathered(tuple(outcomes), allowed_of(share, good + bad))
     if bad / (good + bad or 1) < share - 1e-9:

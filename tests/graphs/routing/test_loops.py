@@ -16,13 +16,13 @@ from prefect_resilience import (
     Retry,
     RoundsExhausted,
     aiterate,
-    error_context,
     iterate,
     path,
 )
 from prefect_resilience.errors.secrets.redact import register_secret
 from prefect_resilience.graphs.routing.rounds import MOST_DETAILS
 from prefect_resilience.guards.partials import LIMIT as PARTIAL
+from tests.contexts import context_of
 from tests.graphs.routing.scenes import drawn, in_flow
 
 
@@ -92,7 +92,7 @@ def test_no_progress_ends_it(mode):
     assert (error.rounds, error.value["score"], error.patience) == (6, 3, 2)
     assert str(error) == "the last 2 rounds of 6 changed nothing"
     assert [made.progress for made in error.iteration_history] == [1, 2, 2, 3, 3, 3]
-    context = error_context(error)
+    context = context_of(error)
     assert (context.category, context.reason, context.retryable) == ("no_progress", "execution_halted", False)
     assert context.details["rounds"] == 6
     assert context.details["iteration_history"][-1]["progress"] == "3"
@@ -129,7 +129,7 @@ def test_rounds_that_are_used_up(mode):
     error = caught.value
     assert str(error) == "until= did not hold after 3 rounds"
     assert (error.value, len(error.iteration_history)) == ({"score": 0.75}, 3)
-    context = error_context(error)
+    context = context_of(error)
     assert (context.category, context.reason) == ("resource_exhausted", "execution_halted")
     assert context.partial_output.content == {"score": 0.75}
     with pytest.raises(RoundsExhausted, match="did not hold after 1 round"):
@@ -151,7 +151,7 @@ def test_an_error_in_a_round_is_raised_with_the_loop_around_it(mode):
     assert [made.number for made in error.iteration_history] == [1, 2, 3]
     assert [made.error is None for made in error.iteration_history] == [True, True, False]
     assert error.__notes__ == ["prefect-resilience: this error ended the loop: round 3 of step"]
-    context = error_context(error)
+    context = context_of(error)
     assert (context.category, context.kind, context.reason) == ("subtask", "transient", "subtask_failure")
     assert context.message == "round 3 of step failed: NETWORK_ERROR network: no director"
     assert (context.cause.category, context.cause.nesting_depth) == ("network", 1)
@@ -167,7 +167,7 @@ def test_loops_in_loops_count_their_depth():
 
     with pytest.raises(ValueError, match="deep") as caught:
         iterate(lambda: iterate(inner, bool, 3).value, bool, 3)
-    context = error_context(caught.value)
+    context = context_of(caught.value)
     assert (context.nesting_depth, context.cause.nesting_depth, context.cause.cause.nesting_depth) == (
         0,
         1,
@@ -182,7 +182,7 @@ def test_errors_of_until_and_progress_end_the_round_too(mode):
     assert caught.value.iteration_history[0].value == {"score": 0.25}
     with pytest.raises(KeyError) as caught:
         looped(mode, better, bool, 9, lambda value: value["grade"])
-    assert error_context(caught.value).details["failed_step"] == 1
+    assert context_of(caught.value).details["failed_step"] == 1
 
 
 def test_the_history_is_bounded():
@@ -190,7 +190,7 @@ def test_the_history_is_bounded():
         iterate(lambda *, round: f"{round:06}" * 1_000, lambda value: False, MOST_DETAILS + 10)
     history = caught.value.iteration_history
     assert len(history) == MOST_DETAILS + 10
-    context = error_context(caught.value)
+    context = context_of(caught.value)
     assert len(context.model_dump_json()) < 200_000
     assert context.partial_output.truncated is False
 
@@ -203,7 +203,7 @@ def test_a_long_partial_output_is_cut_and_says_so():
 
     with pytest.raises(ValueError, match="second") as caught:
         iterate(step, lambda value: False, 9)
-    partial = error_context(caught.value).partial_output
+    partial = context_of(caught.value).partial_output
     assert (partial.truncated, partial.original_size, len(partial.content)) == (True, 200_002, PARTIAL)
 
 
@@ -224,7 +224,7 @@ def test_the_exceptions_travel():
         )
         assert again.iteration_history == error.iteration_history
         assert again.args == error.args == (str(error),)
-        assert error_context(again) == error_context(error)
+        assert context_of(again) == context_of(error)
 
 
 @pytest.mark.smoke

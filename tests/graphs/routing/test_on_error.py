@@ -9,13 +9,13 @@ from prefect.states import Cancelled, Crashed, Failed
 
 from prefect_resilience import (
     ErrorContext,
-    error_context,
     failed,
     on_error,
     path,
     redact,
     register_secret,
 )
+from tests.contexts import context_of
 from tests.graphs.routing.scenes import drawn, in_flow
 
 pytestmark = pytest.mark.api
@@ -57,7 +57,7 @@ def test_it_is_skipped_when_there_is_no_error(mode):
 def test_the_handler_takes_over_and_the_flow_does_not_fail(mode, seen):
     def body():
         node = on_error(kg(mode, TimeoutError("slow")).submit("aspirin"), search(mode), "aspirin")
-        return node.result(), error_context(node.state)
+        return node.result(), context_of(node.state)
 
     (value, context), picture = drawn(body, ["kg_query", NODE, "text_search"], mode)
     assert value == "texts on aspirin after TIMEOUT"
@@ -101,7 +101,7 @@ def test_when_says_which_errors_it_is_for(mode):
             name: on_error(up, lambda: "instead", when=when) for name, when in (applies | does_not).items()
         }
         values = {name: node.result(raise_on_failure=False) for name, node in nodes.items()}
-        return values, {error_context(node.state).category.value for node in nodes.values()}
+        return values, {context_of(node.state).category.value for node in nodes.values()}
 
     values, categories = in_flow(mode, body)
     assert {name for name, value in values.items() if value == "instead"} == set(applies)
@@ -152,7 +152,7 @@ def test_an_error_in_a_handler_ends_there_and_nothing_is_lost(mode):
     masked = redact(f"NETWORK_ERROR network: no {SECRET}")
     assert note == f"prefect-resilience: broken failed while it handled the error: {masked}"
     assert SECRET not in note
-    context = error_context(error)
+    context = context_of(error)
     assert (context.code, context.cause.category) == ("LookupError", "network")
 
 
@@ -165,7 +165,7 @@ def test_an_error_in_when_ends_there_too(mode):
         return caught.value
 
     error = in_flow(mode, body)
-    assert error_context(error).cause.category == "network"
+    assert context_of(error).cause.category == "network"
     assert "when= of <lambda> failed while it handled" in error.__notes__[0]
 
 

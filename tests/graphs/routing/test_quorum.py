@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from prefect import task
 from prefect.client.orchestration import get_client
 
-from prefect_resilience import ErrorContext, NoQuorum, error_context, on_error, quorum
+from prefect_resilience import ErrorContext, NoQuorum, on_error, quorum
+from tests.contexts import context_of
 from tests.graphs.routing.scenes import drawn, in_flow
 
 
@@ -67,11 +68,11 @@ def test_it_fails_as_soon_as_it_is_out_of_reach_with_every_vote_and_error(mode):
     error = caught.value
     assert error.errors == {"fails": "NETWORK_ERROR network: no"}
     assert error.need == 3
-    context = error_context(error)
+    context = context_of(error)
     assert (context.category, context.cause.category) == ("subtask", "network")
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.votes, again.errors) == (str(error), error.votes, error.errors)
-    assert error_context(again).cause.category == "network"
+    assert context_of(again).cause.category == "network"
 
 
 def test_the_message_lists_the_votes():
@@ -188,7 +189,7 @@ def test_without_a_quorum_the_handler_has_failed(mode):
 
     error = in_flow(mode, body)
     assert "failed while it handled the error: timeout: slow" in error.__notes__[0]
-    context = error_context(error)
+    context = context_of(error)
     assert (context.cause.code, context.cause.cause.code) == ("ZeroDivisionError", "TIMEOUT")
 
 

@@ -16,7 +16,6 @@ from prefect_resilience import (
     ErrorContext,
     NoRoute,
     Retry,
-    error_context,
     failed,
     otherwise,
     path,
@@ -26,6 +25,7 @@ from prefect_resilience import (
     succeeded,
     when,
 )
+from tests.contexts import context_of
 from tests.graphs.routing.scenes import drawn, in_flow
 
 pytestmark = pytest.mark.api
@@ -172,7 +172,7 @@ def test_a_failure_that_no_branch_is_for_fails_the_route_as_it_is(mode):
             otherwise(calls.append),
         )
         routed.wait()
-        return routed.state.name, error_context(routed.state).category, routed.result(raise_on_failure=False)
+        return routed.state.name, context_of(routed.state).category, routed.result(raise_on_failure=False)
 
     name, category, error = in_flow(mode, body)
     assert (name, category, type(error)) == ("Failed", "network", ConnectionRefusedError)
@@ -201,7 +201,7 @@ def test_no_branch_for_a_value_is_an_error_that_says_so(mode):
     assert str(error) == (
         "no branch matches a mapping of 1: none of (confidence >= 0.9) holds, and there is no otherwise"
     )
-    assert error_context(error).category == "validation"
+    assert context_of(error).category == "validation"
 
 
 def test_a_condition_without_an_answer_fails_the_route(mode):

@@ -11,10 +11,11 @@ from prefect.futures import PrefectConcurrentFuture
 from prefect.states import Cancelled
 from prefect.tasks import task
 
-from prefect_resilience import error_context, iterate
+from prefect_resilience import iterate
 from prefect_resilience.graphs.routing.edge.route import MOST_CAUSES, with_cause
 from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, NeverRan, ending_of, state_after
 from prefect_resilience.graphs.routing.rounds import same
+from tests.contexts import context_of
 
 
 def lost(error=None):
@@ -76,9 +77,9 @@ def test_an_interrupted_wait_is_not_the_runs_end(inner):
 
 
 def test_causes_end_somewhere():
-    context = error_context(ValueError("x"))
+    context = context_of(ValueError("x"))
     for _ in range(MOST_CAUSES + 10):
-        context = with_cause(context, error_context(KeyError("y")))
+        context = with_cause(context, context_of(KeyError("y")))
     depth = 0
     while context.cause is not None:
         context, depth = context.cause, depth + 1

@@ -14,11 +14,11 @@ from prefect_resilience import (
     Fallback,
     ResourceExhausted,
     Retry,
-    error_context,
     resilient_task,
     split_list,
     split_text,
 )
+from tests.contexts import context_of
 from tests.prefect_runs import until
 
 pytestmark = pytest.mark.api
@@ -94,7 +94,7 @@ def test_over_the_bound_it_ends_with_a_clear_error_that_holds_the_parts_already_
     text = paragraphs(30) + "y" * 1_001  # the last quarter is one paragraph, and too long
     with pytest.raises(ResourceExhausted, match="4,001 used of 1,000") as caught:
         mode.value(made, text)
-    context = error_context(caught.value)
+    context = context_of(caught.value)
     assert context.category == "resource_exhausted"
     assert context.kind == "resource"
     assert context.node_id == "summarise"
@@ -111,7 +111,7 @@ def test_over_the_bound_it_ends_with_a_clear_error_that_holds_the_parts_already_
     assert (context.cause.nesting_depth, context.cause.cause.nesting_depth) == (1, 2)
     assert "not split again: max_depth=2 is reached" in context.cause.cause.message
     assert any("1 done; part 2 failed" in note for note in caught.value.__notes__)
-    assert context == error_context(cloudpickle.loads(cloudpickle.dumps(caught.value)))
+    assert context == context_of(cloudpickle.loads(cloudpickle.dumps(caught.value)))
 
 
 def test_a_resource_error_is_not_retried_and_decomposition_comes_before_fallbacks(mode):
@@ -186,7 +186,7 @@ def test_a_part_that_fails_otherwise_is_the_error(mode):
     made = mode.task(work, decompose=Decompose(split_list("items", size=1), parallel=1))
     with pytest.raises(PermissionError, match="not yours") as caught:
         mode.value(made, [1, 2, 3], "y", 1, key="k", other=2)
-    context = error_context(caught.value)
+    context = context_of(caught.value)
     assert (context.category, context.kind, context.retryable) == ("subtask", "permanent", False)
     assert context.cause.category == "auth"
     assert context.details["partial_results"] == [{"part": "1", "value": [1]}]
@@ -237,7 +237,7 @@ def test_a_merge_may_call_the_task_itself_as_deep_as_the_bound(mode):
     )
     with pytest.raises(ResourceExhausted) as caught:
         mode.value(made, "abcdefgh")
-    context = error_context(caught.value)
+    context = context_of(caught.value)
     assert context.details["failed_step"] == "merge"
     assert [each["value"] for each in context.details["partial_results"]] == ["abc", "efg"]
     assert len(calls) < 10
@@ -260,7 +260,7 @@ def test_what_cannot_be_split_fails_as_it_was(mode):
     ):
         with pytest.raises(ResourceExhausted, match="turns exhausted: 5 used of 5") as caught:
             mode.value(mode.task(work, decompose=decompose), [1])
-        context = error_context(caught.value)
+        context = context_of(caught.value)
         assert why in context.message
         assert context.details["partial_results"] == []
         assert context.details["resource"] == "turns"

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from prefect_resilience import ConfigurationError, Expect, OutputFormatError, classify, error_context
+from prefect_resilience import ConfigurationError, Expect, OutputFormatError, classify
 from prefect_resilience.base.drive import drive
+from tests.contexts import context_of
 
 
 class Answer(BaseModel):
@@ -123,7 +124,7 @@ def test_what_is_told_of_an_object_where_an_array_was_promised():
         "violations": [],
         "original_output": '{"a": 1}',
     }
-    assert error_context(error).partial_output.content == '{"a": 1}'
+    assert context_of(error).partial_output.content == '{"a": 1}'
 
 
 SCHEMA = {
@@ -212,7 +213,7 @@ def test_a_predicate_says_yes_or_no_or_why():
 @pytest.mark.requirement("001.12")
 def test_the_original_is_kept_within_bounds_and_without_secrets():
     error = broken("array", '{"key": "sk-proj-abcdefghijklmnopqrstuvwxyz012345", "x": "' + "x" * 100_000)
-    context = error_context(error)
+    context = context_of(error)
     assert (context.partial_output.truncated, len(context.partial_output.content)) == (True, 64_000)
     assert len(context.details["original_output"]) == 2_000
     assert "abcdefghijklmnop" not in context.model_dump_json()

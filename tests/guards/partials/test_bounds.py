@@ -7,8 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience import PartialOutput, error_context
+from prefect_resilience import PartialOutput
 from prefect_resilience.guards.partials import LIMIT, partial_output, partial_results
+from tests.contexts import context_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -79,5 +80,5 @@ def test_what_an_exception_says_itself():
     for own, content in ((None, None), (["done"], ["done"]), (PartialOutput(content=1), 1)):
         error = ValueError("no")
         error.partial_output = own
-        output = error_context(error).partial_output
+        output = context_of(error).partial_output
         assert (output and output.content) == content

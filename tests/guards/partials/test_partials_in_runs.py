@@ -11,13 +11,13 @@ from prefect_resilience import (
     Backoff,
     Retry,
     Timeout,
-    error_context,
     keep_partial,
     previous_error,
     previous_partial,
     resilient_task,
 )
 from prefect_resilience.tasks.edge.task_runs import _records
+from tests.contexts import context_of
 
 pytestmark = pytest.mark.api
 
@@ -34,7 +34,7 @@ def test_the_last_value_is_in_the_error_and_for_the_fallback(mode):
     made = mode.task(read, retry=None)
     with pytest.raises(ConnectionResetError) as caught:
         mode.value(made, [1, 2])
-    partial = error_context(caught.value).partial_output
+    partial = context_of(caught.value).partial_output
     assert (partial.content["page"], partial.truncated) == (2, False)
     assert "ghp_abcdef" not in partial.model_dump_json()
     instead = made.with_options(fallback=lambda pages, error: (pages, error.partial_output.content["page"]))
@@ -73,7 +73,7 @@ def test_what_the_last_attempt_kept_that_kept_anything(mode, attempts, kept):
 
     with pytest.raises(ConnectionResetError) as caught:
         mode.value(mode.task(read, retry=TWICE))
-    assert error_context(caught.value).partial_output.content == kept
+    assert context_of(caught.value).partial_output.content == kept
 
 
 def test_success_leaves_nothing_behind_and_is_no_recovery(mode, caplog):
@@ -109,7 +109,7 @@ def test_what_a_killed_child_process_had_kept(warm_children):
 
     with pytest.raises(ValueError, match=r"had \['first', 'second'\]") as caught:
         flow(lambda: slow())()
-    context = error_context(caught.value)
+    context = context_of(caught.value)
     assert context.partial_output.content == ["first", "second"]
 
 
@@ -125,4 +125,4 @@ def test_parallel_runs_keep_their_own():
         return await asyncio.gather(*(read(number) for number in range(5)), return_exceptions=True)
 
     errors = asyncio.run(scenario())
-    assert [error_context(error).partial_output.content for error in errors] == [0, 1, 2, 3, 4]
+    assert [context_of(error).partial_output.content for error in errors] == [0, 1, 2, 3, 4]

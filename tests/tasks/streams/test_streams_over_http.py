@@ -20,9 +20,9 @@ from prefect_resilience import (
     Fallback,
     Retry,
     Timeout,
-    error_context,
     resilient_task,
 )
+from tests.contexts import context_of
 
 pytestmark = pytest.mark.api
 
@@ -124,7 +124,7 @@ def test_half_a_stream_is_not_read_again_and_what_came_is_kept(mode, streaming):
     assert "".join(got) == "one two "
     assert isinstance(error, httpx.RemoteProtocolError)
     assert streaming.calls == 1
-    context = error_context(error)
+    context = context_of(error)
     assert (context.code, context.partial_output.content) == ("NETWORK_ERROR", "one two ")
     assert context.attempt == 1
     assert any("not restarted" in note for note in error.__notes__)
@@ -151,7 +151,7 @@ def test_a_stream_that_stops_coming_ends_by_idle(mode, streaming):
     assert time.monotonic() - began < 15
     assert got == ["one "]
     assert isinstance(error, AttemptTimeout)
-    context = error_context(error)
+    context = context_of(error)
     assert (context.category, context.partial_output.content) == ("timeout", "one ")
 
 
@@ -256,7 +256,7 @@ def test_a_fallback_s_stream_gives_way_before_its_first_chunk_and_never_after(mo
     got, error = mode.read(made)
     assert got == ["a"]
     assert isinstance(error, LookupError)
-    assert error_context(error).partial_output.content == "a"
+    assert context_of(error).partial_output.content == "a"
     assert any("fallback 'stands_in' was used, after: 503" in note for note in error.__notes__)
     assert streaming.calls == 4
     made = reading(mode, streaming.url, retry=None, fallback=broken([]))
