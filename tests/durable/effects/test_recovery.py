@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -77,7 +78,7 @@ def deployed(deployed_run):
     return lambda state, tags=(): str(deployed_run(state, tags=tags).id)
 
 
-def run_of(run_id):
+def run_of(run_id) -> Any:
     with get_client(sync_client=True) as client:
         return client.read_flow_run(run_id)
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,11 +19,15 @@ JSON = st.recursive(
 )
 
 
+def output_of(*given: Any) -> Any:
+    return partial_output(*given)
+
+
 @pytest.mark.requirement("001.10")
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(JSON, st.integers(10, 300))
 def test_it_is_never_longer_than_it_may_be_and_says_when_it_was_cut(value, limit):
-    output = partial_output(value, limit)
+    output = output_of(value, limit)
     if value is None:
         assert output is None
         return
@@ -40,18 +45,18 @@ def test_it_is_never_longer_than_it_may_be_and_says_when_it_was_cut(value, limit
 
 
 def test_of_a_list_the_first_items_are_kept_of_a_text_its_beginning():
-    long = partial_output(["x" * 100] * 10_000)
+    long = output_of(["x" * 100] * 10_000)
     assert (long.truncated, long.content[0]) == (True, "x" * 100)
     assert LIMIT - 200 < len(json.dumps(long.content)) <= LIMIT
-    text = partial_output("y" * 100_000)
+    text = output_of("y" * 100_000)
     assert (text.content, text.truncated, text.original_size) == ("y" * LIMIT, True, 100_002)
-    many = partial_output(list(range(20_000)))
+    many = output_of(list(range(20_000)))
     assert (many.truncated, len(many.content)) == (True, 10_000)
     deep = value = []
     for _ in range(30):
         value.append([])
         value = value[0]
-    assert partial_output(deep).truncated
+    assert output_of(deep).truncated
 
 
 def test_it_is_plain_and_without_secrets():
@@ -60,7 +65,7 @@ def test_it_is_plain_and_without_secrets():
         password: str
         page: int
 
-    output = partial_output([Found("hunter2-hunter2", 1), {2}])
+    output = output_of([Found("hunter2-hunter2", 1), {2}])
     assert output.content == [{"password": "***", "page": 1}, [2]]
 
 

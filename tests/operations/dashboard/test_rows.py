@@ -1,6 +1,7 @@
 """Letters, batches, budgets and minutes as rows: exact counts, bounded lists, no secrets."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from prefect_resilience.durable.batches.edge.listing import BatchCounts
 from prefect_resilience.durable.batches.edge.status import BatchSummary
@@ -119,7 +120,7 @@ def test_open_batches_in_their_order_with_the_names_of_their_runs():
 
 
 def test_budgets_that_burn_come_first():
-    status = {"objective": 0.99, "window": 3600.0}
+    status: dict[str, Any] = {"objective": 0.99, "window": 3600.0}
     listed = [
         BudgetStatus(name="well", **status, good=10),
         BudgetStatus(name="low", **status, good=9, bad=1, remaining=0.12345),

@@ -147,7 +147,7 @@ def test_a_quiet_run_leaves_nothing(mode, left):
 
 def test_plain_flows_and_tasks_with_the_hooks(mode, left):
     plain = task(retries=1)(plain_once)
-    hooks = {"on_completion": [run_summary], "on_failure": [run_summary]}
+    hooks: dict[str, Any] = {"on_completion": [run_summary], "on_failure": [run_summary]}
     state = ran(mode, flow(**hooks)(mode.function(lambda: plain([]))))
     text = left.summary(run_id_of(state))
     assert "1 task run, 1 retried (1 retry)." in text
