@@ -58,7 +58,7 @@ def price_of(usage: Usage, model: str) -> float | None:
         cache_write_tokens=usage.cache_write,
     )
     *provider, name = re.split("[:/]", model, maxsplit=1)
-    with suppress(LookupError):
+    with suppress(LookupError, ValueError):
         price = calc_price(counts, name, provider_id=provider[0] if provider else None)
         return float(price.total_price)
     return None

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, cast
 from urllib.parse import quote
 
-from pydantic import Field
+from pydantic import Field, field_serializer
 
 from prefect_resilience.base.drive import Blocking, Steps, sleep_for
 from prefect_resilience.base.durations import Duration, Seconds
@@ -156,10 +156,8 @@ class Account:
         return max(self._asked_at + ASK_SECONDS - monotonic(), 0.0)
 
     def ask(self, tokens: float, behind: float, patience: float) -> float:
-        """Ask for what a call needs, and for a part of what the calls `behind` it do: the seconds until the
-        tokens may be used. If that is longer than `patience`, nothing is granted. May block. Raises
-        StoreUnavailable, unless the process is alone.
-        """
+        """Ask for what a call needs, and for a part of what the calls `behind` it do: the seconds until it is
+        ready. If they are more than `patience`, nothing is granted. May block. Raises StoreUnavailable."""
         with self.lock:
             self._ripen()
             flow = self._taken / max(monotonic() - self._asked_at, ASK_SECONDS)
@@ -271,10 +269,8 @@ def read_buckets(store: registry.StoreReference = None) -> list[tuple[TokenBucke
 
 
 class TokenLimitedError(RateLimitedError):
-    """The call would have to wait longer than `max_wait` for its tokens; classified as `rate_limit`.
-
-    It needs `tokens` of the `per_minute`. There will be room after `retry_after` seconds.
-    """
+    """The call would have to wait longer than `max_wait`: there will be room for its `tokens` after
+    `retry_after` seconds. Classified as `rate_limit`."""
 
     def __init__(self, name: str, per_minute: int, tokens: float, retry_after: float) -> None:
         self.per_minute = per_minute
@@ -334,6 +330,10 @@ class TokenLimit(MeteredLimit):
             usage: Callable[[Any], Any] | None = None,
             max_wait: Duration | None = None,
         ) -> None: ...
+
+    @field_serializer("estimate", "usage", when_used="json-unless-none")
+    def _name_function(self, value: Any) -> Any:
+        return getattr(value, "__qualname__", repr(value)) if callable(value) else value
 
     def acquire(self) -> Steps[Ticket]:
         """Wait for the tokens. Raises TokenLimitedError, at once if the wait is known."""

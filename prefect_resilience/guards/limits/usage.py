@@ -61,7 +61,7 @@ def read_usage(answer: Any) -> Usage | None:
         42
     """
     with suppress(Exception):  # an object of any library
-        if isinstance(answer, list | tuple) and not isinstance(answer, Usage):
+        if isinstance(answer, list | tuple):
             return merge_all(map(read_usage, cast("Iterable[Any]", answer)))
         around = (answer, *(_field(answer, name) for name in AROUND))
         places = ((whole, _field(whole, place)) for whole in around for place in PLACES)
@@ -77,8 +77,6 @@ def merge_all(usages: Iterable[Usage | None]) -> Usage | None:
 
 
 def _read_counts(counts: Any, whole: Any) -> Usage | None:
-    if isinstance(counts, Usage):
-        return counts
     question, output = _count(counts, INPUT), _count(counts, OUTPUT)
     if output is None and question is None:
         return None

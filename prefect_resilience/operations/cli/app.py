@@ -34,10 +34,11 @@ COMMANDS = (
     ("adopt", "adopt:adopt", "Turn the plain Prefect tasks of a project into resilient tasks."),
     ("batches", "batches:app", "Show the effects of runs; recover, settle, roll back or abandon them."),
     ("circuits", "circuits:app", "Show the circuits of a fleet; open, close, disable or reset them."),
-    ("dashboard", "fleet:dashboard", "Show circuits, batches, dead letters and error budgets live."),
+    ("dashboard", "fleet:dashboard", "Show circuits, batches, dead letters, error budgets and limits live."),
     ("dead-letters", "letters:app", "Show the calls that failed for good, replay them, and purge old ones."),
     ("doctor", "fleet:doctor", "Check this machine, the Prefect server, the stores and your project."),
     ("install", "fleet:install", "Install blocks, deployments and automations on the Prefect server."),
+    ("limits", "limits:app", "Show the token limits and the spending caps of a fleet."),
     ("plan", "plan:app", "Run, validate and draw plans."),
     (
         "rehearse",

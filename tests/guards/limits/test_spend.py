@@ -94,7 +94,23 @@ def test_a_call_is_settled_to_what_it_cost():
     ask()
     spending = settled()
     assert spending["spent"] == pytest.approx(MILLION / 1_000)
-    assert (spending["reserved"], spending["usd"], spending["scope"]) == (pytest.approx(0), 5, PROCESS)
+    assert (spending["reserved"], spending["usd"], spending["scope"]) == (0, 5, PROCESS)
+
+
+def test_calls_that_end_at_once_are_settled_together():
+    async def many(ask):
+        await asyncio.gather(*(ask() for _ in range(20)))
+
+    @resilient(limits=SpendCap(usd=100), retry=None)
+    async def ask(model=MODEL, max_tokens=100_000):
+        return answer(1_000)
+
+    asyncio.run(many(ask))
+    assert settled()["spent"] == pytest.approx(20 * MILLION / 1_000)
+    purse = next(iter(spend._purses.values()))
+    purse._settling = True
+    purse.settle(0.0, 1.0)
+    assert purse._paid == 1.0
 
 
 def test_money_that_is_spent_stops_calls_with_one_event(told):

@@ -273,6 +273,13 @@ def test_a_mistake_is_one_sentence(make, says):
     assert says in str(caught.value)
 
 
+def test_the_options_are_the_same_in_json():
+    limit = TokenLimit.model_validate_json('{"name": "ask", "perMinute": 9, "estimate": 5, "maxWait": 3}')
+    assert limit == TokenLimit("ask", per_minute=9, estimate=5, max_wait=3)
+    written = TokenLimit("ask", per_minute=10, estimate=5, usage=whole).model_dump(mode="json")
+    assert (written["estimate"], written["usage"]) == (5, "whole")
+
+
 # -- the wait
 
 

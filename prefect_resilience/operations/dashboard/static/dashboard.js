@@ -7,6 +7,7 @@ import {
   fillBudget,
   fillCircuit,
   fillLetters,
+  fillLimit,
   outside,
   parts,
 } from "./rows.js";
@@ -48,6 +49,7 @@ const lists = {
   batches: new List(parts.batches, $("batches"), $("row"), byPlace, fillBatch),
   letters: new List(parts.letters, $("letters"), $("row"), byPlace, fillLetters),
   budgets: new List(parts.budgets, $("budgets"), $("row"), byPlace, fillBudget),
+  limits: new List(parts.limits, $("limits"), $("row"), byPlace, fillLimit),
 };
 
 // -- the headline, the tiles and the line above each list: drawn when the summary or the trouble changed
@@ -70,7 +72,7 @@ function drawSummary() {
   // A list without rows takes no place beside those with rows.
   const home = $(parts.circuits.size <= FEW_BESIDE ? "beside" : "above");
   if ($("circuits-section").parentElement !== home) home.prepend($("circuits-section"));
-  for (const name of ["batches", "letters", "budgets"]) $(`${name}-section`).dataset.rows = parts[name].size;
+  for (const name of ["batches", "letters", "budgets", "limits"]) $(`${name}-section`).dataset.rows = parts[name].size;
   if (letters) drawLetters(letters);
   if (batches) {
     const { more } = batches;

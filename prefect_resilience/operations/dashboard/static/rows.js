@@ -6,7 +6,7 @@ const meta = (name) => document.querySelector(`meta[name=${name}]`).content;
 export const UI = meta("prefect-ui");
 export const READ_ONLY = meta("read-only") !== "";
 
-export const PARTS = ["circuits", "letters", "batches", "budgets", "summary", "trouble"];
+export const PARTS = ["circuits", "letters", "batches", "budgets", "limits", "summary", "trouble"];
 export const parts = Object.fromEntries(PARTS.map((name) => [name, new Map()]));
 const STATES = {
   open: "open",
@@ -238,4 +238,13 @@ export function fillBudget(node, id, row) {
     `${left}: ${number(row.bad)} of ${count(row.runs, "run")} failed in ${rough(row.window)}; ${goal}`,
   );
   text(part(node, "why"), row.why);
+}
+
+export function fillLimit(node, id, row) {
+  node.dataset.level = row.has_room ? "good" : row.kind === "USD" ? "open" : "probing";
+  text(part(node, "name"), row.name);
+  text(part(node, "badge"), row.has_room ? "" : row.kind === "USD" ? "reached" : `room ${row.room}`);
+  const reserved = row.reserved ? `, ${row.reserved} reserved` : "";
+  text(part(node, "figures"), `${number(row.used)} ${row.kind} used${reserved}; ${number(row.allowed)} a ${row.per}`);
+  text(part(node, "why"), "");
 }

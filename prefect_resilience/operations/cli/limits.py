@@ -1,0 +1,89 @@
+"""`prefect-resilience limits list`: the token limits and the spending caps of a fleet, and their rows."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from cyclopts import App
+from pydantic import BaseModel
+
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.circuits.registry import StoreReference
+from prefect_resilience.guards.limits.spend import read_spending
+from prefect_resilience.guards.limits.tokens import read_buckets
+from prefect_resilience.operations.cli import look
+from prefect_resilience.operations.cli.options import ANSWERING, Answering
+
+SHOWN = 100
+
+
+class LimitRow(BaseModel, frozen=True):
+    """A token limit or a cap. `used` are the tokens of this minute and the last one, or the money spent."""
+
+    name: str
+    kind: Literal["tokens", "USD"]
+    per: str
+    allowed: float
+    used: float
+    reserved: float = 0.0
+    has_room: bool
+    room: str
+
+
+COLUMNS: look.Columns = {
+    **{"limit": "name", "kind": "kind", "per": "per", "allowed": "allowed", "used": "used"},
+    **{"reserved": "reserved", "room": "room"},
+}
+
+
+def read_limits(store: StoreReference = None) -> list[LimitRow]:
+    """Every limit in the store; those without room come first. Raises StoreUnavailable."""
+    rows = [
+        LimitRow(
+            name=bucket["name"],
+            kind="tokens",
+            per="minute",
+            allowed=bucket["per_minute"],
+            used=sum(bucket["used"]),
+            has_room=wait == 0,
+            room="now" if wait == 0 else f"in {wait:.1f} s",
+        )
+        for bucket, wait in read_buckets(store)
+    ]
+    rows += [
+        LimitRow(
+            name=spending["name"] or spending["scope"],
+            kind="USD",
+            per=f"{spending['per']} {spending['scope']}",
+            allowed=spending["usd"],
+            used=round(spending["spent"], 6),
+            reserved=round(spending["reserved"], 6),
+            has_room=not spending["reached"],
+            room="reached" if spending["reached"] else "now",
+        )
+        for spending in read_spending(store)
+    ]
+    return sorted(rows, key=lambda row: (row.has_room, row.name, row.per))
+
+
+def page_rows(limits: list[LimitRow]) -> dict[str, dict[str, Any]]:
+    """The rows of the page."""
+    shown = enumerate(limits[:SHOWN])
+    return {f"{limit.name} {limit.per}": {**limit.model_dump(), "place": place} for place, limit in shown}
+
+
+app: App = App(name="limits", version_flags=[])
+
+
+@app.command(name="list")
+def list_limits(*, how: Answering = ANSWERING) -> int:
+    """Show the token limits and the spending caps; those without room come first.
+
+    Example: prefect-resilience limits list
+    """
+    with how.at_store(circuits=True) as url:
+        limits = read_limits(url)
+    if not limits:
+        says = f"There are no token limits and no caps in {redact(url)} yet: one is stored at its first call."
+        return how.answer([], says)
+    return how.answer(limits, look.table(COLUMNS, limits))
