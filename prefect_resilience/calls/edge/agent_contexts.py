@@ -114,15 +114,16 @@ def read_contexts(kinds: Mapping[str, str], values: Mapping[str, Any]) -> ModelC
         elif kind == "RunContext":
             messages = _read(value, "messages") or ()
             turn = node or _prompting_run(messages, value.run_id)
-            passed = ((f"run:{value.run_id}", 1),)
         elif kind in OPENAI:
             turn = _read(value.context, RUN_ID)
             passed = ((f"usage:{id(value.usage)}", 1),)
         call_id = call_id or getattr(value, "tool_call_id", None)
-    names = list(_names(messages))
+    # Without the id of this call, the calls of the conversation cannot be compared with it.
+    names = list(_names(messages)) if call_id else []
     if info is not None and not passed:
         began = round((info.node_first_attempt_time or 0.0) * 1_000_000)
-        passed = ((f"node:{info.checkpoint_ns}", began + info.node_attempt),)
+        execution = (f"node:{info.checkpoint_ns}", began + info.node_attempt)
+        passed = (execution,) if names else (("graph", 1), execution)
     elif names and not passed:
         passed = ((f"call:{uuid4().hex}", 1),)  # the conversation tells what is a repeat
     if turn is not None and OPENAI.isdisjoint(kinds.values()):
@@ -163,7 +164,7 @@ def _prompting_run(messages: Iterable[Any], run_id: str) -> str:
     runs = [
         message.run_id
         for message in messages
-        if any(getattr(part, "part_kind", None) == "user-prompt" for part in message.parts)
+        if any(getattr(part, "part_kind", None) == "user-prompt" for part in getattr(message, "parts", ()))
     ]
     return runs[-1] if runs else run_id
 

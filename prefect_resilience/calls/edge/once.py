@@ -55,9 +55,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Scope = str | Callable[..., Any] | None
 
-LONGEST_RESULT = 2_000
-"""The most characters of a recorded result in a sentence for the model."""
-
 
 class OnceOptions(TypedDict, total=False):
     """The options of `once`."""
@@ -192,8 +189,7 @@ def _name_of(tool: Any) -> str:
 
 
 def _check_function(tool: object) -> None:
-    is_function = inspect.isroutine(tool) or isinstance(tool, partial)
-    if not is_function or generates(tool):
+    if not (inspect.isroutine(tool) or isinstance(tool, partial)) or generates(tool):
         raise ConfigurationError(
             f"once() wraps a function with one result, not {tool!r:.80}: write @once below the framework's "
             "own decorator"
@@ -254,11 +250,10 @@ class OnceRun(LocalRun):
             return fill(scope, values, "scope")
         value = self._model_call.turn if scope is None else scope(**arguments_of(scope, values))
         if value is None or not str(value).strip():
-            kinds = " and ".join(sorted({*self.tool.contexts.values()}))
-            source = (
-                f"{kinds} tells no run or turn" if scope is None else f"its scope function returned {value!r}"
+            source = "its context argument" if scope is None else "its scope function"
+            raise ConfigurationError(
+                f"{self.name!r} was not called: {source} tells no run or turn, but {value!r}; write scope="
             )
-            raise ConfigurationError(f"{self.name!r} was not called: {source}; write scope=")
         return str(value)
 
     @property
@@ -343,5 +338,5 @@ def _repeated(run: OnceRun, error: RepeatedEffect) -> str:
     result = json.dumps(shown(effect["result"]), ensure_ascii=False)
     return (
         f"Not repeated: {run.name} with these arguments was done at {utc_text(effect['settled_at'])}, "
-        f"result: {bounded(result, LONGEST_RESULT)}. To do it again, say in its arguments what differs."
+        f"result: {bounded(result, 2_000)}. To do it again, say in its arguments what differs."
     )

@@ -108,6 +108,8 @@ def test_a_node_that_is_retried_or_resumed_begins_again(node):
     assert pay("bob", {}) == "paid"
     node.node_first_attempt_time, node.node_attempt = None, 1
     assert pay("bob", {}) == "paid"
+    node.checkpoint_ns = "tools:2"  # a later step of the same graph
+    assert pay("bob", {}).startswith(AGAIN)
     assert SENT == ["bob"]
 
 
@@ -132,7 +134,9 @@ def test_the_turn_of_an_agent_inside_a_node_is_the_node(context, node):
 
 
 def both_shapes(run_id: str, *messages: Any) -> Any:
-    return SimpleNamespace(state={"messages": messages}, run_id=run_id, messages=None, tool_call_id=run_id)
+    own = messages[-1].tool_calls[0]["id"]
+    response = SimpleNamespace(parts=[SimpleNamespace(part_kind="tool-call", tool_call_id=own)])
+    return SimpleNamespace(state={"messages": messages}, run_id=run_id, messages=[response], tool_call_id=own)
 
 
 def test_outside_of_a_graph_there_is_no_node(node, monkeypatch):
@@ -149,7 +153,13 @@ def test_the_state_and_the_call_id_may_be_injected():
     ) -> str:
         return "paid"
 
+    @once
+    def book(to: str, state: Annotated[dict[str, Any], InjectedState()]) -> str:
+        return "booked"
+
     state = {"messages": [human("p"), asked("c1")]}
+    assert book("bob", state) == "booked"
+    assert book("bob", state).startswith(AGAIN)  # whose call it is cannot be told
     assert pay("bob", state, "c1") == "paid"
     assert pay("bob", state, "c1") == "paid"
     assert pay("bob", {"messages": [*state["messages"], asked("c2")]}, "c2").startswith(AGAIN)
@@ -157,7 +167,7 @@ def test_the_state_and_the_call_id_may_be_injected():
 
 @pytest.mark.parametrize("messages", [[], [human(None)], [SimpleNamespace(type="ai", id="1", tool_calls=[])]])
 def test_a_state_without_a_prompt_tells_no_turn(messages):
-    with pytest.raises(ConfigurationError, match="was not called: ToolRuntime tells no run or turn"):
+    with pytest.raises(ConfigurationError, match="was not called: its context argument tells no run or turn"):
         tool(ToolRuntime)("bob", runtime("c1", *messages))
 
 
@@ -170,7 +180,7 @@ def test_the_context_of_openai_agents_has_the_run_id():
     assert pay("bob", first) == "paid"
     assert pay("bob", first).startswith(AGAIN)
     assert pay("bob", second) == "paid"
-    with pytest.raises(ConfigurationError, match="RunContextWrapper tells no run or turn"):
+    with pytest.raises(ConfigurationError, match="its context argument tells no run or turn"):
         pay("bob", SimpleNamespace(context=None, usage=None))
     assert SENT == ["bob"]
 

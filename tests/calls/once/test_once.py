@@ -31,6 +31,7 @@ from prefect_resilience import (
     settle,
 )
 from prefect_resilience.base.text import utc_text
+from prefect_resilience.durable.effects import opening
 from prefect_resilience.stores.base import scan_all
 
 SENT: Counter[Any] = Counter()
@@ -177,7 +178,7 @@ def test_what_cannot_work_is_refused_when_it_is_decorated(tool, options, message
 
 @pytest.mark.parametrize("scope", [None, " "])
 def test_a_scope_function_must_return_a_scope(scope):
-    with pytest.raises(ConfigurationError, match="was not called: its scope function returned"):
+    with pytest.raises(ConfigurationError, match="was not called: its scope function tells no run or turn"):
         once(transfer, scope=lambda: scope)("bob")
     assert not SENT
 
@@ -288,8 +289,9 @@ def test_a_repeat_inside_the_tool_is_not_told_of_the_tool():
         outer("bob")
 
 
-@pytest.mark.parametrize("lost", ["effects/s/", ""])
-def test_a_ledger_that_was_emptied_stops_the_process_that_filled_it(lost, store):
+@pytest.mark.parametrize(("lost", "most"), [("effects/s/", 200), ("", 200), ("", 0)])
+def test_a_ledger_that_was_emptied_stops_the_process_that_filled_it(lost, most, store, monkeypatch):
+    monkeypatch.setattr(opening, "MOST_COUNTED", most)
     tool = once(transfer, scope="s")
     tool("bob")
     opened = open_store(store)
