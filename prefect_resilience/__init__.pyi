@@ -1,4 +1,5 @@
 from . import dead_letters as dead_letters
+from .base.deadlines import deadline as deadline
 from .calls.edge.once import once as once
 from .calls.edge.resilient import resilient as resilient
 from .durable.batches.batch import batch as batch
@@ -40,6 +41,7 @@ from .errors.context import error_context as error_context
 from .errors.exceptions import AttemptTimeout as AttemptTimeout
 from .errors.exceptions import CircuitOpenError as CircuitOpenError
 from .errors.exceptions import ConfigurationError as ConfigurationError
+from .errors.exceptions import DeadlineExceeded as DeadlineExceeded
 from .errors.exceptions import EffectBusy as EffectBusy
 from .errors.exceptions import EffectKeyReused as EffectKeyReused
 from .errors.exceptions import InDoubt as InDoubt

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from prefect_resilience.base.deadlines import current_deadline
 from prefect_resilience.base.outcomes import PLAIN, UnawaitedResult, is_awaitable
 from prefect_resilience.base.process import start_thread
 from prefect_resilience.errors.secrets.redact import redact
@@ -177,7 +178,11 @@ class Signal:
             self._wake()
 
     def wait(self, seconds: float, over: Callable[[], bool] = lambda: False) -> Steps[None]:
-        """Wait for at most `seconds`. A thread stops waiting as soon as `over()` is true."""
+        """Wait for at most `seconds`. A thread stops waiting as soon as `over()` is true.
+
+        Raises `NotBegun` if the deadline around the call has passed.
+        """
+        seconds = _until_deadline(seconds)
         yield from perform_wait(Wait(partial(self._block, seconds, over), partial(self._start, seconds)))
 
     def _block(self, seconds: float, over: Callable[[], bool]) -> None:
@@ -201,7 +206,11 @@ def sleep_for(seconds: float) -> Steps[None]:
 
 
 def sleep_unless(seconds: float, over: Callable[[], bool]) -> Steps[bool]:
-    """Whether the whole time has passed. A thread stops waiting as soon as `over()` is true."""
+    """Whether the whole time has passed. A thread stops waiting as soon as `over()` is true.
+
+    Waits until the deadline around the call at most. Raises `NotBegun` if that has passed.
+    """
+    seconds = _until_deadline(seconds)
 
     async def sleep() -> bool:
         import asyncio
@@ -210,6 +219,11 @@ def sleep_unless(seconds: float, over: Callable[[], bool]) -> Steps[bool]:
         return True
 
     return (yield from perform_wait(Wait(lambda: _sleep(seconds, over), sleep)))
+
+
+def _until_deadline(seconds: float) -> float:
+    limit = current_deadline.get()
+    return seconds if limit is None else min(seconds, limit.check())
 
 
 def _same(wait: Wait[T]) -> Wait[T]:

@@ -15,6 +15,7 @@ from functools import partial
 from sys import modules
 from typing import TYPE_CHECKING, Any, cast
 
+from prefect_resilience.base.deadlines import current_deadline, limit_steps
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.outcomes import (
     UnawaitedResult,
@@ -35,7 +36,7 @@ from prefect_resilience.calls.judging import (
     report_recovery,
     report_retry,
 )
-from prefect_resilience.calls.model import Decomposed, Guard, RunContext, Substitute
+from prefect_resilience.calls.model import Decomposed, Guard, RunContext, Substitute, deadline_of
 from prefect_resilience.calls.spans import SDK, OpenSpan, begin_attempt
 from prefect_resilience.durable.effects.current import Replayed, RunningCall
 from prefect_resilience.errors.exceptions import InDoubt
@@ -45,7 +46,7 @@ from prefect_resilience.errors.taxonomy import ErrorKind
 from prefect_resilience.guards import faults
 from prefect_resilience.guards.fallbacks import Chain, despite_doubt
 from prefect_resilience.guards.retries.policy import Verdict, bucket_of
-from prefect_resilience.guards.timeouts.timeout import with_deadline
+from prefect_resilience.guards.timeouts.timeout import with_deadline, within_deadline
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.claim import EffectClaim
@@ -58,12 +59,16 @@ Held = list[tuple[Any, Any]]
 
 
 def make_attempt(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Any]:
-    """One attempt. Returns the value, or `Replayed`, `Decomposed` or a `Substitute`; raises the function's
-    own error with added notes.
+    """One attempt, within the call's deadline. Returns the value, or `Replayed`, `Decomposed` or a
+    `Substitute`; raises the function's own error with added notes.
 
     For a retry the error is raised, too. Its verdict is then in the run's record, and the engine waits and
     starts the next attempt.
     """
+    if guard.deadline is not None or run.outer_deadline is not None:
+        limit = deadline_of(guard, run)
+        if limit is not None and limit is not current_deadline.get():
+            return (yield from limit_steps(limit, make_attempt(guard, run, args, kwargs)))
     began = time.monotonic()
     effect = guard.effect
     claim: EffectClaim | None = None
@@ -153,7 +158,10 @@ def enter(
     """Acquire the circuit, then the limits. `held` has the acquired ones, also when one of them raises.
 
     Returns the span of the attempt, with the effect's `key`, if spans are recorded; it ends with the guards.
+    Raises `NotBegun` after the deadline.
     """
+    if (limit := current_deadline.get()) is not None:
+        limit.check()
     for guarding in guard.entered_in_order:
         binds = guarding.fields or guarding.metered
         bound = guarding.bind(run.parameters) if binds else guarding
@@ -202,6 +210,8 @@ def the_call(
     """The function as a command, wrapped in the injected faults, the effect that watches it, the hedge, and
     the timeout outermost. `running` records when the function begins and ends."""
     call, timeout = Invoke(guard.fn, args, kwargs), guard.timeout
+    if current_deadline.get() is not None:
+        timeout = within_deadline(timeout)
     if timeout is not None and timeout.total is not None and timeout.mode == "process":
         from prefect_resilience.guards.timeouts import process_mode
 

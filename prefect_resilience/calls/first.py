@@ -10,6 +10,7 @@ from collections.abc import Callable
 from sys import modules
 from typing import Any
 
+from prefect_resilience.base.deadlines import current_deadline
 from prefect_resilience.base.drive import Steps, adrive, drive
 from prefect_resilience.base.outcomes import PLAIN, last, require_result
 from prefect_resilience.calls.attempt import Held, end_attempt, leave, make_attempt
@@ -38,7 +39,7 @@ class FirstAttempt:
         extras = (guard.hedge, guard.effect, guard.error_budget, guard.expect, guard.decompose)
         self.is_plain: bool = (
             all(part is guard.circuit for part in guard.entered_in_order)
-            and all(part is None for part in (*extras, guard.policy, guard.retry.budget))
+            and all(part is None for part in (*extras, guard.policy, guard.retry.budget, guard.deadline))
             and not guard.remembers
             and (bounds or guard.timeout is None)
         )
@@ -114,7 +115,9 @@ class FirstAttempt:
 
     def _enter(self, run: RunContext) -> Held | None:
         """Acquire the circuit. None if generators are needed: the store must be asked, the circuit rejects
-        the call, faults are injected, or spans are recorded."""
+        the call, there is a deadline, faults are injected, or spans are recorded."""
+        if current_deadline.get() is not None or run.outer_deadline is not None:
+            return None
         if not self.is_plain or faults.active or (SDK in modules and find_tracer() is not None):
             return None
         circuit = self.guard.circuit

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from logging import ERROR, INFO, WARNING
 from typing import TYPE_CHECKING, Any
 
+from prefect_resilience.base.deadlines import current_deadline
 from prefect_resilience.base.drive import Steps
 from prefect_resilience.base.outcomes import not_repeated
 from prefect_resilience.calls.model import Guard, RunContext, RunRecord, stood_in
@@ -26,7 +27,7 @@ from prefect_resilience.errors.context import (
     exhausted_since,
     name_rejecting_guard,
 )
-from prefect_resilience.errors.exceptions import ConfigurationError, InDoubt
+from prefect_resilience.errors.exceptions import ConfigurationError, DeadlineExceeded, InDoubt
 from prefect_resilience.errors.requests import subtask_request, with_inner
 from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.errors.taxonomy import MESSAGE_LIMIT
@@ -55,6 +56,9 @@ def judge_attempt(
     verdict = verdict_of(retry, record, info, error, now)
     if verdict.retry and (why := not_repeated(error)) is not None:
         verdict = Verdict(False, 0.0, why)
+    limit = current_deadline.get()
+    if verdict.retry and limit is not None and verdict.delay >= limit.remaining():
+        verdict = Verdict(False, 0.0, f"waiting {verdict.delay:.3g} s would pass the {limit}")
     if verdict.retry and claim is not None and (why := claim.retry_refusal(error)):
         verdict = Verdict(False, 0.0, why)
     inner = attached_context(error)
@@ -178,6 +182,8 @@ def report_fallback(run: RunContext, context: ErrorContext, answer: Answer, erro
     kind, line = ("fallback", fallback.name, context.code), fallback_message(context, answer)
     payload = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempts_made}
     events = _events(run, context, "fallback.used", {**payload, **_times(run, context)})
+    if isinstance(error, DeadlineExceeded):
+        events = [*events, *_deadline_event(run, error)]
     run.report(CallReport(WARNING, kind, line, error, context, events, ("calls", "fallbacks")))
 
 
@@ -188,6 +194,8 @@ def report_failure(run: RunContext, context: ErrorContext, verdict: Verdict, err
         line = f"Not called{times}: {why}"
     payload = {"why": verdict.why, "exhausted": context.retryable}
     events = _events(run, context, "run.failed", {**payload, **_times(run, context)})
+    if isinstance(error, DeadlineExceeded):
+        events = [*events, *_deadline_event(run, error)]
     kind = ("gave up", context.code)
     run.report(CallReport(ERROR, kind, line, error, context, events, ("calls", "failures")))
 
@@ -233,6 +241,15 @@ def _events(
     if told.get("degraded"):
         events.append(CallEvent("run.degraded", "task", node, {**error_payload(context), "to": told["to"]}))
     return events
+
+
+def _deadline_event(run: RunContext, error: DeadlineExceeded) -> list[CallEvent]:
+    """The event of a deadline that passed, once for each error."""
+    if error.is_reported:
+        return []
+    error.is_reported = True
+    payload = {**run.identity, "seconds": error.seconds, "set_at": error.set_at}
+    return [CallEvent("deadline.exceeded", "task", run.identity["node_id"], payload)]
 
 
 def _times(run: RunContext, context: ErrorContext) -> dict[str, Any]:

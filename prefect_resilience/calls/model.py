@@ -7,8 +7,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from inspect import Signature, signature
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
+from prefect_resilience.base.deadlines import CallDeadline, current_deadline, sooner
 from prefect_resilience.base.drive import Steps
 from prefect_resilience.base.wrapping import Guarding
 from prefect_resilience.durable.effects.current import CallStart, EffectSurroundings
@@ -41,6 +43,8 @@ class Guard:
     circuit: CircuitBreaker | None = None
     limits: tuple[Limit, ...] = ()
     timeout: Timeout | None = None
+    deadline: float | None = None
+    """Seconds for the whole call: its attempts, delays and fallbacks, and everything inside."""
     hedge: Hedge | None = None
     fallbacks: tuple[Fallback, ...] = ()
     rules: tuple[Rule, ...] = ()
@@ -107,6 +111,8 @@ class RunContext(Memory, EffectSurroundings, Protocol):
     may_go_on: bool
     """Whether its caller can make a call of a plain function again, to be awaited."""
     guard: Guard
+    outer_deadline: CallDeadline | None = None
+    """The deadline around a task run that another process submitted."""
     span: Any
     """The OpenTelemetry span of the call, if it is recorded; None in a task run, where Prefect has it."""
 
@@ -153,6 +159,16 @@ class RunContext(Memory, EffectSurroundings, Protocol):
     def tags_with_limit(self) -> set[str]:
         """The tags of this run that have a limit: the run holds a slot of each. May block."""
         return set()
+
+
+def deadline_of(guard: Guard, run: RunContext) -> CallDeadline | None:
+    """The deadline of a call: its own, from the start of its first attempt, or an earlier one around it."""
+    around = current_deadline.get() or run.outer_deadline
+    if guard.deadline is None:
+        return around
+    record = run.record_so_far()
+    began = monotonic() if record is None else record.started
+    return sooner(around, CallDeadline(began + guard.deadline, guard.deadline, str(run.identity["node_id"])))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,19 +11,22 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+from prefect_resilience.base.deadlines import CallDeadline, limit_steps
 from prefect_resilience.base.drive import Steps, adrive, drive
 from prefect_resilience.base.outcomes import require_result
 from prefect_resilience.calls.attempt import Held, enter, handle_failure, handle_result, leave, record_success
 from prefect_resilience.calls.judging import annotate, fallback_message, report_failure, report_fallback
-from prefect_resilience.calls.model import Guard, RunContext, Substitute
+from prefect_resilience.calls.model import Guard, RunContext, Substitute, deadline_of
 from prefect_resilience.errors.context import PartialOutput, attach_context, attached_context
 from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.guards.fallbacks import Chain, Fallback
 from prefect_resilience.guards.partials import partial_output
 from prefect_resilience.guards.retries.policy import NO_RETRY, Verdict
 from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, iterate_with_deadline
+
+T = TypeVar("T")
 
 MOST_CHARACTERS = 100_000
 MOST_CHUNKS = 10_000
@@ -76,6 +79,14 @@ class Stream:
     """The tickets that see each chunk."""
     around: AbstractContextManager[None] = field(default_factory=nullcontext)
     """Makes the attempt's span the current one while the generator runs, not while its reader does."""
+    limit: CallDeadline | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.limit = deadline_of(self.guard, self.run)
+
+    def in_time(self, steps: Steps[T]) -> Steps[T]:
+        """The steps within the deadline of the call."""
+        return steps if self.limit is None else limit_steps(self.limit, steps)
 
     def open(self) -> Steps[None]:
         self.around = (yield from enter(self.guard, self.run, self.held, is_current=False)) or self.around
@@ -149,8 +160,10 @@ class Stream:
         timeout = self.guard.timeout
         total, idle = (None, None) if timeout is None else (timeout.total, timeout.idle)
         if self.guard.isasync:
-            return aiterate_with_deadline(chunks, total, idle)
-        return chunks if timeout is None else iterate_with_deadline(chunks, total, idle)
+            return aiterate_with_deadline(chunks, total, idle, self.limit)
+        if timeout is None and self.limit is None:
+            return chunks
+        return iterate_with_deadline(chunks, total, idle, self.limit)
 
     def hand_on(self, chunk: Any) -> None:
         """Note a chunk that the reader gets."""
@@ -198,7 +211,7 @@ _NOT_RESTARTED = (
 def one_attempt(attempt: Stream, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, Any, Any]:
     """The chunks of one attempt, or of a fallback; its return value, or the `Substitute`."""
     try:
-        drive(attempt.open())
+        drive(attempt.in_time(attempt.open()))
         result = yield from attempt.count_chunks(attempt.source(args, kwargs))
         require_result(result, attempt.guard.fn)
     except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
@@ -214,16 +227,16 @@ def _instead(attempt: Stream, error: Exception) -> Generator[Any, Any, Any]:
     """The chunks of the fallbacks. Raises the error if no fallback answers."""
     outcome: Substitute | BaseException | None = None
     try:
-        outcome = drive(attempt.broke(error))
+        outcome = drive(attempt.in_time(attempt.broke(error)))
         while isinstance(outcome, Substitute):
             chunks = ChunksSoFar()
             try:
-                for chunk in _chunks(outcome.answer.value):
+                for chunk in _chunks(outcome.answer.value, attempt.limit):
                     chunks.add(chunk)
                     yield chunk
                 return outcome
             except Exception as failure:  # noqa: BLE001 - any error leads to the next fallback
-                outcome = drive(attempt.substitute_broke(outcome, chunks, failure, error))
+                outcome = drive(attempt.in_time(attempt.substitute_broke(outcome, chunks, failure, error)))
         if not isinstance(outcome, BaseException):
             return outcome
         raise outcome if outcome is error else _from_cause(outcome)
@@ -239,7 +252,7 @@ async def aone_attempt(
     instead: AsyncGenerator[Any, None] | None = None
     chunks: AsyncGenerator[Any, None] | None = None
     try:
-        await adrive(attempt.open())
+        await adrive(attempt.in_time(attempt.open()))
         chunks = attempt.acount_chunks(attempt.source(args, kwargs))
         async for chunk in chunks:
             yield chunk
@@ -261,16 +274,17 @@ async def _ainstead(attempt: Stream, error: Exception) -> AsyncGenerator[Any, No
     """The async version of `_instead`."""
     outcome: Substitute | BaseException = error
     try:
-        outcome = await adrive(attempt.broke(error))
+        outcome = await adrive(attempt.in_time(attempt.broke(error)))
         while isinstance(outcome, Substitute):
             chunks = ChunksSoFar()
             try:
-                async for chunk in _achunks(outcome.answer.value):
+                async for chunk in _achunks(outcome.answer.value, attempt.limit):
                     chunks.add(chunk)
                     yield chunk
                 return
             except Exception as failure:  # noqa: BLE001 - any error leads to the next fallback
-                outcome = await adrive(attempt.substitute_broke(outcome, chunks, failure, error))
+                steps = attempt.substitute_broke(outcome, chunks, failure, error)
+                outcome = await adrive(attempt.in_time(steps))
         raise outcome if outcome is error else _from_cause(outcome)
     finally:
         del error, outcome
@@ -282,15 +296,19 @@ def _from_cause(error: BaseException) -> BaseException:
     return error
 
 
-def _chunks(value: Any) -> Iterator[Any]:
+def _chunks(value: Any, limit: CallDeadline | None) -> Iterator[Any]:
     """A fallback's answer as chunks: the items of an iterator, or the single value."""
+    if limit is not None and isinstance(value, Generator):
+        value = iterate_with_deadline(cast("Generator[Any, Any, Any]", value), limit=limit)
     if isinstance(value, Iterator):
         yield from cast("Iterator[Any]", value)
     else:
         yield value
 
 
-async def _achunks(value: Any) -> AsyncIterator[Any]:
+async def _achunks(value: Any, limit: CallDeadline | None) -> AsyncIterator[Any]:
+    if limit is not None and isinstance(value, AsyncGenerator):
+        value = aiterate_with_deadline(cast("AsyncGenerator[Any, Any]", value), limit=limit)
     if isinstance(value, AsyncIterator):
         async for chunk in cast("AsyncIterator[Any]", value):
             yield chunk

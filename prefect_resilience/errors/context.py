@@ -55,8 +55,9 @@ REJECTING_GUARDS = {
     "RateLimitedError": "rate_limit",
     "TokenLimitedError": "token_limit",
     "SpendCapReachedError": "spend_cap",
+    "NotBegun": "deadline",
 }
-"""The limit that rejected a call, by the name of its error."""
+"""The limit or deadline that rejected a call, by the name of its error."""
 
 
 @lru_cache(maxsize=1024)

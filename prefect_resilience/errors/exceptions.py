@@ -10,7 +10,9 @@
     ├── NotAnswered, Rejected                   a person did not answer in time, or rejected (agents)
     ├── LimitRefused                            a bulkhead or a rate limit rejected the call (limits)
     ├── CircuitOpenError                        a circuit rejected the call; it was not made
-    ├── AttemptTimeout (also TimeoutError)      an attempt passed its deadline
+    ├── AttemptTimeout (also TimeoutError)      an attempt took longer than its timeout
+    │   └── DeadlineExceeded                    a deadline passed; never retried
+    │       └── NotBegun                        a call was not begun, because a deadline had passed
     ├── StoreUnavailable                        the store is unavailable
     ├── NotSent                                 an effect's own code reports that it sent nothing
     │   └── NotRecorded (also StoreUnavailable) an external effect could not be recorded, and was not sent
@@ -84,7 +86,7 @@ class CircuitOpenError(ResilienceError):
 
 
 class AttemptTimeout(ResilienceError, TimeoutError):
-    """An attempt passed its deadline of `seconds`; Prefect calls the run `TimedOut`.
+    """An attempt took longer than its timeout of `seconds`; Prefect calls the run `TimedOut`.
 
     Example:
         >>> print(AttemptTimeout(30))
@@ -95,6 +97,31 @@ class AttemptTimeout(ResilienceError, TimeoutError):
         self.seconds = seconds
         self.what = what
         super().__init__(f"{what} took longer than {seconds:g} s")
+
+
+class DeadlineExceeded(AttemptTimeout):
+    """A deadline of `seconds`, set at `set_at`, passed during the call. No policy retries it.
+
+    Example:
+        >>> print(DeadlineExceeded(60, "billing.py:12", "'charge'"))
+        'charge' passed the deadline of 60 s set at billing.py:12
+    """
+
+    is_reported: bool = False
+    """Whether the event of this error was sent."""
+
+    def __init__(self, seconds: float, set_at: str, what: str = "the call") -> None:
+        super().__init__(seconds, what)
+        self.set_at = set_at
+        self.args = (f"{what} passed the deadline of {seconds:g} s set at {set_at}",)
+
+
+class NotBegun(DeadlineExceeded):
+    """A call was not begun, because the deadline had passed."""
+
+    def __init__(self, seconds: float, set_at: str) -> None:
+        super().__init__(seconds, set_at)
+        self.args = (f"not begun: the deadline of {seconds:g} s set at {set_at} has passed",)
 
 
 class StoreUnavailable(ResilienceError):

@@ -131,6 +131,8 @@ _DEFAULTS: dict[ErrorCategory, tuple[ErrorKind, bool, FailureReason]] = {
 }
 
 
+DEADLINE = "deadline_set_at"
+"""The detail of an error that a deadline caused: it is never retried."""
 MESSAGE_LIMIT = 2_000
 DEFAULT_RETRIES = 2
 DEFAULT_DELAY = 1.0

@@ -24,6 +24,7 @@ from prefect_resilience.base.outcomes import (
 from prefect_resilience.errors.classify.reach import as_names, names_of
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.guards.timeouts.timeout import with_deadline, within_deadline
 
 When = Callable[[ErrorContext], bool]
 
@@ -308,12 +309,16 @@ class Chain:
     def _ask(
         self, fallback: Fallback, parameters: Mapping[str, Any], context: ErrorContext, memory: Memory
     ) -> Invoke | Blocking:
+        timeout = None if isinstance(fallback.to, _Constant) else within_deadline(None)
+        timeout = None if isinstance(fallback.to, _Constant) else within_deadline(None)
         if fallback.recalls:
             return Blocking(memory.recall, (fallback.max_age,))
         args, kwargs = fallback.arguments(parameters, context)
         # A plain function under an async task would block the event loop, so it runs in a thread.
         kind = Blocking if self.isasync and not fallback.isasync else Invoke
-        return kind(fallback.to, tuple(args), kwargs)
+        has_own_bound = fallback.is_task or generates(fallback.to)
+        fn = with_deadline(None if has_own_bound else timeout, fallback.to, fallback.isasync, fallback.to)
+        return kind(fn, tuple(args), kwargs)
 
 
 def _answer(value: Any, fallback: Fallback) -> Answer:

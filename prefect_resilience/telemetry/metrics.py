@@ -7,7 +7,8 @@ Counters (Prometheus appends `_total`), all under `prefect_resilience.`:
     `recoveries`           {run}         task, category: succeeded after a failed attempt
     `failures`             {run}         task, category: failed for good, without a fallback
     `fallbacks`            {run}         task, category, degraded
-    `refusals`             {call}        task, by (circuit, bulkhead, adaptive_limit, rate_limit): rejected
+    `refusals`             {call}        task, by (circuit, bulkhead, adaptive_limit, rate_limit, deadline):
+                                         rejected
     `circuit.transitions`  {transition}  circuit, from, to
     `circuit.opens`        {opening}     circuit
     `effects.replayed`     {effect}      task
@@ -17,6 +18,7 @@ Counters (Prometheus appends `_total`), all under `prefect_resilience.`:
     `batches.recovered`    {batch}       outcome
     `budget.burns`         {burn}        budget
     `caps.reached`         {cap}         cap
+    `deadlines.exceeded`   {call}        task
 
 For nodes of plans, attempts, retries, recoveries, failures, fallbacks and `refusals` also have `action`, the
 node's type. There is one histogram: `recovery.duration` (s), from the start of a run's first attempt to
@@ -131,6 +133,7 @@ COUNTERS = {
     "dead_letters.created": ("{letter}", "Calls stored as dead letters"),
     "dead_letters.replayed": ("{letter}", "Dead letters that were replayed"),
     "batches.recovered": ("{batch}", "Recoveries of batches"),
+    "deadlines.exceeded": ("{call}", "Calls that ended because a deadline passed"),
     "budget.burns": ("{burn}", "Error budgets that began to burn too fast"),
     "caps.reached": ("{cap}", "Spending caps that were reached"),
 }
@@ -280,6 +283,7 @@ _COUNTED: dict[str, tuple[str, str | None, Callable[[Payload], dict[str, Any]]]]
         lambda p: {"task": label_of("task", p.get("name")), "result": str(p.get("result"))},
     ),
     "batch.recovered": ("batches.recovered", None, lambda p: {"outcome": str(p.get("action"))}),
+    "deadline.exceeded": ("deadlines.exceeded", None, _of_task),
     "budget.burned": ("budget.burns", None, lambda p: {"budget": label_of("budget", p.get("name"))}),
     "cap.reached": ("caps.reached", None, lambda p: {"cap": label_of("cap", p.get("name"))}),
 }

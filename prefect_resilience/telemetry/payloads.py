@@ -193,7 +193,7 @@ EVENTS = (
     *("dead-letter.created", "dead-letter.failed-again", "dead-letter.replayed"),
     *("dead-letter.settled", "dead-letter.skipped"),
     *("plan.branched", "task.configured", "calls.counted", "budget.burned", "store.unavailable"),
-    "cap.reached",
+    *("cap.reached", "deadline.exceeded"),
 )
 
 

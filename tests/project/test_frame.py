@@ -49,7 +49,12 @@ PUBLIC_FOR_FLOWS = {
 # The seams through which a caller who hands in no time gets one
 CLOCKS = {
     ROOT / "prefect_resilience" / name
-    for name in ("base/drive.py", "errors/classify/classify.py", "graphs/conditions/bounds.py")
+    for name in (
+        "base/deadlines.py",
+        "base/drive.py",
+        "errors/classify/classify.py",
+        "graphs/conditions/bounds.py",
+    )
 }
 PURE_FILES = sorted({path for pattern in PURE for path in ROOT.glob(pattern) if path.is_file()} - CLOCKS)
 FLOW_FILES = sorted((ROOT / "flows").rglob("*.py"))

@@ -132,7 +132,7 @@ MISTAKES: list[tuple[Any, str]] = [
         (lambda long=long: task(timeout=long), f"Timeout(total): {long!r} is not a duration ")
         for long in (1e300, timedelta.max, "99999999w", float("nan"))
     ),
-    (lambda: ResilientTransport(deadline=1e300), "deadline=1e+300 must be a number of seconds above 0, at "),
+    (lambda: ResilientTransport(deadline=1e300), "deadline=1e+300 must be a duration above 0, of at most"),
     (lambda: task(retry=3, retries=3), "has both retry= and retries=3: write it in Retry(...), or leave "),
     (lambda: task(dead_letters=True), "a resilient task has no option 'dead_letters'; did you mean "),
     (

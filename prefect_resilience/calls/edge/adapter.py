@@ -21,6 +21,7 @@ from prefect_resilience.calls.edge.exchange import (
     as_methods,
     guard_of,
     is_failure,
+    may_be_abandoned,
     send_attempt,
     send_guarded,
 )
@@ -32,6 +33,7 @@ from prefect_resilience.guards.retries.policy import DEFAULT_RETRY
 from prefect_resilience.guards.timeouts.timeout import Timeout
 
 if TYPE_CHECKING:
+    from prefect_resilience.base.durations import Duration
     from prefect_resilience.calls.edge.call_options import (
         ClassifyOption,
         LimitsOption,
@@ -61,7 +63,7 @@ class ResilientAdapter(HTTPAdapter):
         circuit: CircuitBreaker | str | None = "http:{host}",
         limits: LimitsOption = None,
         timeout: TimeoutOption = None,
-        deadline: float | None = None,
+        deadline: Duration | None = None,
         fallback: Any = None,
         classify: ClassifyOption = None,
         allowed_methods: Iterable[str] = IDEMPOTENT,
@@ -81,14 +83,11 @@ class ResilientAdapter(HTTPAdapter):
         super().__setstate__(state)
         self._guard_with(**self._options)
 
-    def _guard_with(
-        self, *, timeout: Any, deadline: float | None, fallback: Any, allowed_methods: Any, **others: Any
-    ) -> None:
+    def _guard_with(self, *, timeout: Any, fallback: Any, allowed_methods: Any, **others: Any) -> None:
         bound = Timeout.of(timeout, current_settings().operations)
         steps = elsewhere(fallback, self._to, isasync=False, asked=lambda sending: sending.request)
-        options = {**others, "timeout": bound, "deadline": deadline, "fallback": steps}
+        options = {**others, "timeout": bound, "fallback": steps}
         self._guard: Guard = guard_of(options, self._once, isasync=False)
-        self._deadline: float | None = deadline
         self._methods: frozenset[str] = allowed_methods
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
@@ -96,7 +95,7 @@ class ResilientAdapter(HTTPAdapter):
             return super().send(request, *args, **kwargs)
         return drive(send_guarded(self._run(_Sending(request, args, kwargs))))
 
-    def _run(self, sending: _Sending, until: float | None = None) -> HttpRun:
+    def _run(self, sending: _Sending) -> HttpRun:
         request = sending.request
         url = urlsplit(request.url or "")
         exchange = Exchange(
@@ -108,9 +107,8 @@ class ResilientAdapter(HTTPAdapter):
             has_key=HEADER in request.headers,
             methods=self._methods,
             close=_close,
-            until=until,
         )
-        return HttpRun(self._guard, exchange, self._deadline)
+        return HttpRun(self._guard, exchange)
 
     def _once(self, exchange: Exchange, host: str = "", method: str = "", prefix: str = "") -> Any:
         sending: _Sending = exchange.request
@@ -126,7 +124,7 @@ class ResilientAdapter(HTTPAdapter):
                 vars(response)["stream"] = BodyUsage(kind, _read(response))  # the session reads it next
             return response
 
-        return drive(send_attempt(exchange, send, _judge, threaded=self._guard.timeout is not None))
+        return drive(send_attempt(exchange, send, _judge, threaded=may_be_abandoned(self._guard)))
 
     def _to(self, base: BaseURL) -> Any:
         def send(exchange: Exchange, _: Any) -> requests.Response:
@@ -135,7 +133,7 @@ class ResilientAdapter(HTTPAdapter):
             request.url = base.url_for(request.url or "")
             request.headers = type(request.headers)(base.headers_for(_texts(request.headers)))
             there = _Sending(request, sending.args, sending.kwargs)
-            return drive(send_guarded(self._run(there, exchange.until), raises=True))
+            return drive(send_guarded(self._run(there), raises=True))
 
         return send
 

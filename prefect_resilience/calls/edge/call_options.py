@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from typing_extensions import TypedDict
 
+from prefect_resilience.base.deadlines import read_deadline
+from prefect_resilience.base.durations import Duration
 from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.base.naming import UNSET
 from prefect_resilience.base.outcomes import generates
@@ -50,6 +52,7 @@ class ResilienceOptions(TypedDict, total=False):
     circuit: CircuitBreaker | str | None
     limits: LimitsOption
     timeout: TimeoutOption
+    deadline: Duration | None
     hedge: Hedge | None
     fallback: FallbackOption
     classify: ClassifyOption
@@ -67,6 +70,7 @@ DEFAULTS: ResilienceOptions = {
     "circuit": None,
     "limits": None,
     "timeout": None,
+    "deadline": None,
     "hedge": None,
     "fallback": None,
     "classify": None,
@@ -125,6 +129,7 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
         _circuit(ours["circuit"], fn),
         _limits(ours["limits"], fn),
         timeout,
+        read_deadline(ours["deadline"]),
         hedge,
         fallbacks,
         (cast("Rule", rules),) if callable(rules) else tuple(rules or ()),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -30,7 +29,7 @@ def elsewhere(
     for item in [] if fallbacks is None else listed:
         if isinstance(item, str | BaseURL):
             base = BaseURL(item) if isinstance(item, str) else item
-            steps.append(Fallback(_Elsewhere(_in_time(sender(base)), isasync), name=base.url))
+            steps.append(Fallback(_Elsewhere(sender(base), isasync), name=base.url))
             continue
         (step,) = as_fallbacks(item)
         steps.append(replace(step, to=_Elsewhere(_with_request(step, asked), step.isasync)))
@@ -95,15 +94,6 @@ class _Elsewhere:
 
 class NotRepeated(ResilienceError):
     """A request was not sent to a fallback, because the first server may have processed it."""
-
-
-def _in_time(send: Callable[..., Any]) -> Callable[..., Any]:
-    def call(exchange: Exchange, error: ErrorContext) -> Any:
-        if exchange.until is not None and time.monotonic() >= exchange.until:
-            raise NotRepeated("not sent to the fallback: the deadline has passed")
-        return send(exchange, error)
-
-    return call
 
 
 def _with_request(step: Fallback, asked: Callable[[Any], Any]) -> Callable[..., Any]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
+from prefect_resilience.base.deadlines import current_deadline
 from prefect_resilience.base.drive import Invoke, Steps
-from prefect_resilience.base.durations import LONGEST
 from prefect_resilience.calls.edge.call_options import as_policy, make_guard
 from prefect_resilience.calls.edge.local import LocalRun, call_guarded
 from prefect_resilience.calls.model import Guard
@@ -21,9 +19,13 @@ from prefect_resilience.durable.effects.evidence import never_left
 from prefect_resilience.durable.effects.witness import attest_unsent
 from prefect_resilience.errors.classify.http import status_of
 from prefect_resilience.errors.context import ATTRIBUTE
-from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError, ConfigurationError
+from prefect_resilience.errors.exceptions import (
+    AttemptTimeout,
+    CircuitOpenError,
+    ConfigurationError,
+    NotBegun,
+)
 from prefect_resilience.guards.limits.guarding import LimitRefused
-from prefect_resilience.guards.timeouts.timeout import Timeout
 from prefect_resilience.telemetry.payloads import CallReport
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
@@ -68,11 +70,16 @@ def is_failure(status: int) -> bool:
     return status >= 500 or status in UNWELL
 
 
+def may_be_abandoned(guard: Guard) -> bool:
+    """Whether an attempt of a plain function may go on in its thread after its time is up."""
+    return guard.timeout is not None or current_deadline.get() is not None
+
+
 class Exchange:
     """One request and the responses to its attempts. `request` is the client's own object."""
 
     __slots__ = (
-        *("request", "method", "host", "path", "repeatable", "has_key", "methods", "close", "until"),
+        *("request", "method", "host", "path", "repeatable", "has_key", "methods", "close"),
         *("effect", "last", "good", "error", "_over", "_arrived", "_lock"),
     )
 
@@ -87,7 +94,6 @@ class Exchange:
         has_key: bool,
         close: Callable[[Any], Any],
         methods: frozenset[str] = IDEMPOTENT,
-        until: float | None = None,
     ) -> None:
         self.request = request
         self.method: str = method
@@ -99,8 +105,6 @@ class Exchange:
         """The methods that may be repeated without an Idempotency-Key."""
         self.close: Callable[[Any], Any] = close
         """Closes a response that will not be read."""
-        self.until: float | None = until
-        """Its deadline, in the time of `time.monotonic()`."""
         self.effect: EffectInProgress | None = in_progress.get()
         self.has_key: bool = has_key or (self.effect is not None and method in WRITES)
         """Whether it has an Idempotency-Key, its own or that of the effect around it."""
@@ -198,14 +202,9 @@ class HttpRun(LocalRun):
 
     guard: Guard
 
-    def __init__(self, guard: Guard, exchange: Exchange, deadline: float | None = None) -> None:
+    def __init__(self, guard: Guard, exchange: Exchange) -> None:
         super().__init__(f"{exchange.method} {exchange.host}", guard, (exchange,), {})
         self.exchange = exchange
-        if exchange.until is not None:  # of the request in whose place this one is sent
-            remaining = self._bound(exchange.until)
-            self.guard = replace(self.guard, retry=guard.retry.model_copy(update={"max_elapsed": remaining}))
-        elif deadline is not None:
-            exchange.until = time.monotonic() + deadline
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -229,19 +228,6 @@ class HttpRun(LocalRun):
         return self.exchange.refusal(error)
         yield  # makes it a generator
 
-    def add_wait(self, seconds: float) -> None:
-        super().add_wait(seconds)
-        if self.exchange.until is not None:
-            self._bound(self.exchange.until)
-
-    def _bound(self, until: float) -> float:
-        """Let the next attempt end by then. Returns the seconds that are left."""
-        remaining, timeout = max(until - time.monotonic(), 0.001), self.guard.timeout
-        assert timeout is not None  # a deadline is one
-        total = remaining if timeout.total is None else min(timeout.total, remaining)
-        self.guard = replace(self.guard, timeout=Timeout(total, mode=timeout.mode))
-        return remaining
-
     def report(self, report: CallReport) -> None:
         if report.failure is not None:
             self.exchange.over()
@@ -255,28 +241,18 @@ def guard_of(options: Mapping[str, Any], send: Callable[..., Any], isasync: bool
     """The guard of a transport, with its options checked.
 
     `send(exchange, host, method, prefix)` makes one attempt; names of circuits and limits may use the last
-    three. `deadline`, in seconds, is for all attempts together.
+    three.
     """
-    timeout, retry, deadline = options["timeout"], as_policy(options["retry"]), options["deadline"]
+    timeout = options["timeout"]
     if timeout is not None and timeout.mode == "process":
         raise ConfigurationError("a transport cannot send in a child process: leave mode= out of its timeout")
     if timeout is not None and timeout.idle is not None:
         raise ConfigurationError(
             "a transport has no idle=: use the read timeout of the client, as in httpx.Timeout(30, read=10)"
         )
-    total = None if timeout is None else timeout.total
-    if deadline is not None:
-        if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline <= LONGEST:
-            raise ConfigurationError(
-                f"deadline={deadline!r} must be a number of seconds above 0, at most ten years, as in 30"
-            )
-        most = deadline if retry.max_elapsed is None else min(deadline, retry.max_elapsed)
-        retry = retry.model_copy(update={"max_elapsed": most})
-        total = deadline if total is None else min(total, deadline)
-    mode = "auto" if timeout is None else timeout.mode
-    ours = {name: options[name] for name in ("circuit", "limits", "classify", "fallback")}
-    ours["timeout"] = None if total is None else Timeout(total, mode=mode)
-    return make_guard(send, isasync, retry, ours)
+    names = ("circuit", "limits", "timeout", "deadline", "classify", "fallback")
+    ours = {name: options[name] for name in names}
+    return make_guard(send, isasync, as_policy(options["retry"]), ours)
 
 
 def send_guarded(run: HttpRun, first: Steps[Any] | None = None, *, raises: bool = False) -> Steps[Any]:
@@ -286,7 +262,7 @@ def send_guarded(run: HttpRun, first: Steps[Any] | None = None, *, raises: bool 
     try:
         answer = yield from call_guarded(run, first)
     except Exception as error:
-        refused = isinstance(error, CircuitOpenError | LimitRefused)
+        refused = isinstance(error, CircuitOpenError | LimitRefused | NotBegun)
         if refused and exchange.effect is not None:
             attest_unsent(exchange.effect.witness, exchange.request)
         if not raises and not refused and exchange.last is not None:

@@ -36,6 +36,7 @@ from prefect_resilience.calls.edge.exchange import (
     check_response,
     guard_of,
     is_failure,
+    may_be_abandoned,
     send_attempt,
     send_guarded,
 )
@@ -52,6 +53,7 @@ Inner = TypeVar("Inner")
 if TYPE_CHECKING:
     import httpx2
 
+    from prefect_resilience.base.durations import Duration
     from prefect_resilience.calls.edge.call_options import (
         ClassifyOption,
         LimitsOption,
@@ -100,7 +102,7 @@ class _HttpxGuards(Generic[Inner]):
         circuit: CircuitBreaker | str | None = "http:{host}",
         limits: LimitsOption = None,
         timeout: TimeoutOption = None,
-        deadline: float | None = None,
+        deadline: Duration | None = None,
         fallback: Any = None,
         classify: ClassifyOption = None,
         allowed_methods: Iterable[str] = IDEMPOTENT,
@@ -110,7 +112,6 @@ class _HttpxGuards(Generic[Inner]):
         self._methods = as_methods(allowed_methods)
         self._making = Lock()
         bound = Timeout.of(timeout, current_settings().operations)
-        self._deadline = deadline
         options = {"retry": retry, "circuit": circuit, "limits": limits, "classify": classify}
         options |= {"timeout": bound, "deadline": deadline}
         options["fallback"] = elsewhere(fallback, self._to, self._isasync)
@@ -118,7 +119,6 @@ class _HttpxGuards(Generic[Inner]):
         self._first = FirstAttempt(self._guard, self._begin)
         self._metered = any(limit.metered for limit in self._guard.limits)
         self._by_prefix = any("prefix" in guarding.fields for guarding in self._guard.entered_in_order)
-        self._threaded = not self._isasync and self._guard.timeout is not None
 
     _request: Callable[..., Any]
     """Sends once; its parameters are what the names of circuits and limits may use."""
@@ -135,7 +135,7 @@ class _HttpxGuards(Generic[Inner]):
                 self._inner = library.AsyncHTTPTransport() if self._isasync else library.HTTPTransport()
             return self._inner
 
-    def _run(self, request: httpx.Request, until: float | None = None) -> HttpRun:
+    def _run(self, request: httpx.Request) -> HttpRun:
         url = request.url
         exchange = Exchange(
             request,
@@ -146,9 +146,8 @@ class _HttpxGuards(Generic[Inner]):
             has_key=request.method not in self._methods and HEADER in request.headers,
             methods=self._methods,
             close=_aclose if self._isasync else _close,
-            until=until,
         )
-        return HttpRun(self._guard, exchange, self._deadline)
+        return HttpRun(self._guard, exchange)
 
     def _again(self, exchange: Exchange, base: BaseURL) -> httpx.Request:
         """The request for another server."""
@@ -245,11 +244,13 @@ class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTranspor
     def _request(
         self, exchange: Exchange, host: str = "", method: str = "", prefix: str = ""
     ) -> httpx.Response:
+        threaded = may_be_abandoned(self._guard)
+
         def send(attempt: int) -> httpx.Response:
-            over = partial(exchange.is_over, attempt) if self._threaded else None
+            over = partial(exchange.is_over, attempt) if threaded else None
             return self._once(exchange.request, over)
 
-        return drive(send_attempt(exchange, send, judge, threaded=self._threaded))
+        return drive(send_attempt(exchange, send, judge, threaded=threaded))
 
     def _once(self, request: httpx.Request, is_over: Callable[[], bool] | None = None) -> httpx.Response:
         _attend_effect(request, isasync=False)
@@ -260,7 +261,7 @@ class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTranspor
 
     def _to(self, base: BaseURL) -> Any:
         def send(exchange: Exchange, _: Any) -> httpx.Response:
-            return drive(send_guarded(self._run(self._again(exchange, base), exchange.until), raises=True))
+            return drive(send_guarded(self._run(self._again(exchange, base)), raises=True))
 
         return send
 
@@ -320,8 +321,7 @@ class AsyncResilientTransport(
 
     def _to(self, base: BaseURL) -> Any:
         async def send(exchange: Exchange, _: Any) -> httpx.Response:
-            run = self._run(self._again(exchange, base), exchange.until)
-            return await adrive(send_guarded(run, raises=True))
+            return await adrive(send_guarded(self._run(self._again(exchange, base)), raises=True))
 
         return send
 

@@ -31,8 +31,8 @@ from prefect_resilience.errors.classify.table import (
     status_in,
     words_of,
 )
-from prefect_resilience.errors.taxonomy import ErrorCategory as C
 from prefect_resilience.errors.taxonomy import (
+    DEADLINE,
     ErrorKind,
     FailureReason,
     Look,
@@ -40,6 +40,7 @@ from prefect_resilience.errors.taxonomy import (
     match_code,
     match_words,
 )
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 # Raised by mistake: their message and their name never make them retryable.
 MISTAKES = (
@@ -199,6 +200,9 @@ OWN: dict[str, Look] = {
     # The run was not resumed in time. It stays paused, so another attempt would fail at once.
     "prefect.FlowPauseTimeout": lambda error, now: Opinion(
         C.TIMEOUT, "TIMEOUT", kind=ErrorKind.PERMANENT, retryable=False
+    ),
+    "prefect_resilience.DeadlineExceeded": lambda error, now: Opinion(
+        C.TIMEOUT, "DEADLINE_EXCEEDED", details={DEADLINE: value_at(error, "set_at")}, retryable=False
     ),
     "prefect_resilience.ProcessDied": _by_exit_code("exit_code", C.AGENT_CRASH),
     "prefect_resilience.StateReturned": _by_state,

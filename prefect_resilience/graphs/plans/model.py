@@ -186,6 +186,9 @@ class Node(PlanPart):
     timeout_ms: Number | None = Field(
         default=None, gt=0, description="The timeout of one attempt, in milliseconds."
     )
+    deadline: Number | None = Field(
+        default=None, gt=0, description="The seconds for all attempts, delays and fallbacks of the node."
+    )
     execution: Execution | None = Field(
         default=None, description="An alternative place for retry_policy and timeout_ms."
     )

@@ -14,7 +14,7 @@ from prefect_resilience.base.outcomes import UnawaitedResult
 from prefect_resilience.base.policy import Policy, nearest, snake_case
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.classify.reach import error_name, is_class_name, names_of
-from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.exceptions import ConfigurationError, NotBegun
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.circuits.window import canonical_window, parse_window
 from prefect_resilience.guards.limits.guarding import LimitRefused
@@ -200,7 +200,7 @@ def judge(
     if error is None and info is None:
         return "success", None
     if error is not None and (
-        isinstance(error, LimitRefused | UnawaitedResult) or not isinstance(error, Exception)
+        isinstance(error, LimitRefused | NotBegun | UnawaitedResult) or not isinstance(error, Exception)
     ):
         return "neither", None
     if info is None:

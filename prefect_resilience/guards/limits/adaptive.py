@@ -13,6 +13,7 @@ from prefect_resilience.base.drive import Steps
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.errors.exceptions import NotBegun
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.limits.guarding import AdaptiveLimitFullError, Limit, LimitRefused, Ticket
 from prefect_resilience.guards.limits.line import HeldPlace, overdue_places, stand_in_line
@@ -287,7 +288,7 @@ class AdaptiveLimit(Limit):
 
 def is_overload(error: BaseException, info: ErrorInfo | None = None) -> bool:
     """Whether the error says that the service has too much to do. A limit inside says nothing about it."""
-    if isinstance(error, LimitRefused) or not isinstance(error, Exception):
+    if isinstance(error, LimitRefused | NotBegun) or not isinstance(error, Exception):
         return False
     return (info or classify(error)).category in OVERLOAD
 

@@ -21,7 +21,8 @@ from prefect_resilience.errors.classify.reach import (
     is_interrupted,
     names_of,
 )
-from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind
+from prefect_resilience.errors.exceptions import DeadlineExceeded
+from prefect_resilience.errors.taxonomy import DEADLINE, ErrorCategory, ErrorInfo, ErrorKind
 from prefect_resilience.guards.retries.backoff import Backoff
 
 
@@ -280,6 +281,8 @@ class Retry(Policy):
             return f"give_up_on names {error.code}"
         if exception is not None and is_interrupted(exception):
             return f"{type(exception).__name__} ends the call"
+        if DEADLINE in error.details or isinstance(exception, DeadlineExceeded):
+            return "the deadline has passed"
         if self.rule_name(error, exception):
             return None
         if self.retry_on is not None:

@@ -22,9 +22,10 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
+from prefect_resilience.base.deadlines import overdue
 from prefect_resilience.base.drive import SLICE_SECONDS
 from prefect_resilience.base.process import at_exit, in_forked_child
-from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
+from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.guards.timeouts.child import BEGUN, EXIT_SECONDS, TOLD, ProcessState
 from prefect_resilience.guards.timeouts.threads import start_call
 
@@ -191,7 +192,7 @@ class Pool:
                     self._start_missing()
                     remaining = deadline - time.monotonic()
                     if remaining <= 0:
-                        raise AttemptTimeout(seconds, f"the start of the child process of {what}")
+                        raise overdue(seconds, f"the start of the child process of {what}")
                     self._changed.wait(min(remaining, SLICE_SECONDS))
             finally:
                 self._waiting -= 1

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import anyio
 import anyio.to_thread
 
+from prefect_resilience.base.deadlines import carry_deadline, overdue
 from prefect_resilience.base.drive import SLICE_SECONDS, Invoke
-from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
+from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.guards.timeouts.child import RESULT, UNPICKLABLE, as_classified, dumps, unpack_error
 from prefect_resilience.guards.timeouts.children import DEATH_SECONDS, HUNG_UP, POOL, Child, ProcessDied
@@ -68,7 +69,8 @@ class ChildCall:
     ) -> None:
         self.since: float = monotonic()
         self.what: str = name_of(fn)
-        self.payload: bytes = _pickle((fn, tuple(args), dict(kwargs), carriage and carriage.wrap), self.what)
+        sent = (carry_deadline(fn), tuple(args), dict(kwargs), carriage and carriage.wrap)
+        self.payload: bytes = _pickle(sent, self.what)
         self.heard: Callable[[Any], None] | None = carriage and carriage.heard
         self.begun: Callable[[], None] | None = begun
         self.child: Child | None = None
@@ -105,7 +107,7 @@ class ChildCall:
             start_call(self._converse, child)
             while not self.done.wait(min(max(deadline - monotonic(), 0.0), SLICE_SECONDS)):
                 if monotonic() >= deadline and self.stop():
-                    raise AttemptTimeout(seconds, self._overdue())
+                    raise overdue(seconds, self._overdue())
         except BaseException:
             self.stop()
             raise

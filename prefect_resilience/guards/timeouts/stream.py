@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import partial
 from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Literal, TypeVar
 
+from prefect_resilience.base.deadlines import CallDeadline, current_deadline
 from prefect_resilience.base.drive import SLICE_SECONDS
-from prefect_resilience.errors.exceptions import AttemptTimeout
+from prefect_resilience.base.process import setting
+from prefect_resilience.errors.exceptions import AttemptTimeout, DeadlineExceeded
 from prefect_resilience.guards.timeouts.threads import (
     Call,
     abandon,
@@ -180,18 +182,24 @@ Reply = tuple[Literal["yielded", "returned", "raised"], Any]
 class _Allowance:
     """The remaining seconds: `total` counts only waiting, and `idle` starts again with each step."""
 
-    __slots__ = ("ended", "idle", "left", "name", "total")
+    __slots__ = ("ended", "idle", "left", "limit", "name", "total")
 
-    def __init__(self, total: float | None, idle: float | None, name: str) -> None:
+    def __init__(
+        self, total: float | None, idle: float | None, name: str, limit: CallDeadline | None
+    ) -> None:
         self.total = total
         self.idle = idle
         self.left = inf if total is None else total
         self.name = name
+        self.limit = limit
         self.ended = False
         """Whether the generator has returned or raised."""
 
     def next_step(self) -> tuple[float, AttemptTimeout]:
         """Seconds that the next step may take, and the error to raise when it takes longer."""
+        limit = self.limit
+        if limit is not None and (most := limit.remaining()) <= min(self.left, self.idle or inf):
+            return max(most, 0.0), DeadlineExceeded(limit.seconds, limit.set_at, self.name)
         if self.idle is not None and self.idle <= self.left:
             return self.idle, AttemptTimeout(self.idle, f"the wait for the next chunk of {self.name}")
         return self.left, AttemptTimeout(self.total or 0.0, f"the wait for all chunks of {self.name}")
@@ -201,9 +209,12 @@ class _Allowance:
 
 
 def iterate_with_deadline(
-    generator: Generator[Y, S, R], total: float | None, idle: float | None
+    generator: Generator[Y, S, R],
+    total: float | None = None,
+    idle: float | None = None,
+    limit: CallDeadline | None = None,
 ) -> Generator[Y, S, R]:
-    """The same generator, with each step bound to `idle` seconds and all steps to `total`.
+    """The same generator, with each step bound to `idle` seconds and all steps to `total` and the deadline.
 
     `total` counts the seconds spent waiting for the generator, not what the consumer does in between.
     All steps run on one thread of their own and in one copy of the context. `send`, `throw`, `close` and
@@ -212,13 +223,14 @@ def iterate_with_deadline(
 
     Raises `AttemptTimeout`, and any exception of the generator.
     """
-    allowance = _Allowance(total, idle, name_of(generator))
+    allowance = _Allowance(total, idle, name_of(generator), limit)
     orders: SimpleQueue[Order] = SimpleQueue()
     replies: SimpleQueue[Reply] = SimpleQueue()
     order: Order = ("send", None)
     producer: Call | None = None
     try:
-        producer = start_call(_produce, generator, orders, replies)
+        with _around(limit):
+            producer = start_call(_produce, generator, orders, replies)
         while True:
             kind, value = _ask(orders, replies, order, allowance)
             if kind == "returned":
@@ -227,6 +239,7 @@ def iterate_with_deadline(
                 order = ("send", (yield value))
             except GeneratorExit:
                 # Close it on its own thread, so that its `finally` has ended when `close()` returns.
+                allowance.limit = None
                 if not sys.is_finalizing():  # else that thread is gone
                     _ask(orders, replies, ("close", None), allowance)
                 raise
@@ -237,6 +250,10 @@ def iterate_with_deadline(
         orders.put(order)  # ends the thread, and closes a generator that yields late
         if producer is not None and not allowance.ended:
             abandon(producer)
+
+
+def _around(limit: CallDeadline | None) -> AbstractContextManager[None]:
+    return nullcontext() if limit is None else setting(current_deadline, limit)
 
 
 def _produce(
@@ -261,11 +278,11 @@ def _produce(
 def _ask(
     orders: SimpleQueue[Order], replies: SimpleQueue[Reply], order: Order, allowance: _Allowance
 ) -> Reply:
-    limit, too_late = allowance.next_step()
+    most, too_late = allowance.next_step()
     since = monotonic()
-    if limit > 0:
+    if most > 0:
         orders.put(order)
-    while (remaining := since + limit - monotonic()) > 0:
+    while (remaining := since + most - monotonic()) > 0:
         try:
             reply = replies.get(timeout=min(remaining, SLICE_SECONDS))
         except Empty:
@@ -279,7 +296,7 @@ def _ask(
         finally:
             del reply, order  # else the error's traceback would hold the error
     allowance.spent(since)
-    if limit > 0:
+    if most > 0:
         logger.warning(
             "%s and was abandoned: the generator is still running in its thread and is closed when it yields",
             too_late,
@@ -291,10 +308,11 @@ async def aiterate_with_deadline(
     agen: AsyncGenerator[Y, S],
     total: float | None = None,
     idle: float | None = None,
+    limit: CallDeadline | None = None,
     *,
     around: AbstractAsyncContextManager[Any] | None = None,
 ) -> AsyncGenerator[Y, S]:
-    """The same async generator, with each step bound to `idle` seconds and all steps to `total`.
+    """The same async generator, each step bound to `idle` seconds, all to `total` and the deadline.
 
     `total` counts the seconds spent waiting for the generator, not what the consumer does in between.
     All steps run in one asyncio task of their own and in one copy of the context, so that the generator may
@@ -304,8 +322,9 @@ async def aiterate_with_deadline(
 
     Raises `AttemptTimeout`, and any exception of the generator.
     """
-    allowance = _Allowance(total, idle, name_of(agen))
-    life = OneTask(agen, around)
+    allowance = _Allowance(total, idle, name_of(agen), limit)
+    with _around(limit):
+        life = OneTask(agen, around)
     make: Callable[[], Awaitable[Y]] = agen.__anext__
     try:
         while True:
@@ -324,16 +343,18 @@ async def aiterate_with_deadline(
             except BaseException as error:  # noqa: BLE001 the generator gets it
                 make = partial(agen.athrow, error)
     finally:
-        limit, _ = allowance.next_step()
-        if not await life.close(None if limit == inf else max(limit, PATIENCE)):
+        rest, _ = allowance.next_step()
+        if not await life.close(None if rest == inf else max(rest, PATIENCE)):
             logger.warning("%s was cancelled while it cleaned up", allowance.name)
 
 
 async def _astep(life: OneTask, make: Callable[[], Awaitable[Any]], allowance: _Allowance) -> Outcome:
-    limit, too_late = allowance.next_step()
+    most, too_late = allowance.next_step()
+    if most <= 0:
+        raise too_late
     since = monotonic()
     try:
-        outcome = await life.step(make, None if limit == inf else limit)
+        outcome = await life.step(make, None if most == inf else most)
     finally:
         allowance.spent(since)
     if outcome is None:

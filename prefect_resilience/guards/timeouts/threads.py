@@ -17,9 +17,9 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, TypeVar, cast
 
+from prefect_resilience.base.deadlines import overdue
 from prefect_resilience.base.drive import SLICE_SECONDS
 from prefect_resilience.base.process import in_forked_child, start_thread
-from prefect_resilience.errors.exceptions import AttemptTimeout
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ def call_with_deadline(
     if not in_time:
         if abandon(call):
             logger.warning(_STILL_RUNNING, name_of(fn), seconds, len(_overdue))
-        raise AttemptTimeout(seconds, name_of(fn))
+        raise overdue(seconds, name_of(fn))
     if call.error is None:
         return call.value
     try:

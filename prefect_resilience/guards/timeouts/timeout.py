@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import Field, field_validator, model_validator
 
+from prefect_resilience.base.deadlines import current_deadline, overdue
 from prefect_resilience.base.durations import DEFAULT_OPERATIONS, FORMS, LONGEST, Duration, seconds_of
 from prefect_resilience.base.outcomes import PLAIN, generates, last
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.base.process import per_process
-from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.timeouts.threads import call_with_deadline, name_of
 
 # A call with a deadline on the main thread itself, ended by the system's interval timer.
@@ -59,6 +60,12 @@ def take_alarm() -> bool:
     return handler is _on_alarm or handler is signal.SIG_DFL
 
 
+def release_alarm() -> None:
+    """Take our handler of the signal away, unless it is in use: Prefect's timeouts use no other code's."""
+    if take_alarm() and not _alarm.is_set:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
 def _call_with_alarm(
     fn: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any], seconds: float
 ) -> T:
@@ -77,7 +84,7 @@ def _call_with_alarm(
             signal.setitimer(signal.ITIMER_REAL, 0)
     except DeadlinePassed:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        raise AttemptTimeout(seconds, name_of(fn)) from None
+        raise overdue(seconds, name_of(fn)) from None
     finally:
         _alarm.is_set = False
 
@@ -193,6 +200,17 @@ class Timeout(Policy):
             )
 
 
+def within_deadline(timeout: Timeout | None) -> Timeout | None:
+    """The timeout, or the time until the deadline around this code if that is shorter. Raises `NotBegun`."""
+    limit = current_deadline.get()
+    if limit is None:
+        return timeout
+    total = limit.check()
+    if timeout is None:
+        return Timeout.model_construct(total=total)
+    return timeout.model_copy(update={"total": min(timeout.total or total, total)})
+
+
 def with_deadline(
     timeout: Timeout | None, fn: Callable[..., Any], isasync: bool, named: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -224,7 +242,7 @@ async def acall_within(
     with anyio.move_on_after(seconds):
         value = await fn(*args, **kwargs)
         return value if type(value) in PLAIN else await last(value)
-    raise AttemptTimeout(seconds, what)
+    raise overdue(seconds, what)
 
 
 def call_within(timeout: Timeout, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:

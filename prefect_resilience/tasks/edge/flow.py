@@ -20,6 +20,7 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.tasks import Task
 from typing_extensions import ParamSpec, Unpack
 
+from prefect_resilience.base.deadlines import CallDeadline
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive
 from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.base.naming import UNSET, fill, more_options, shows
@@ -49,6 +50,7 @@ from prefect_resilience.tasks.edge.flow_options import (
     split,
     with_changes,
 )
+from prefect_resilience.tasks.edge.interruptions import deadline_of_run, in_time
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 from prefect_resilience.tasks.edge.questions import bound_like, class_of_copy
 from prefect_resilience.telemetry import notes
@@ -261,8 +263,8 @@ def around(guard: FlowGuard, bound_to: Callable[..., Any]) -> Callable[..., Any]
     return bound_like(bound_to, copy_of=wrapper)
 
 
-_Entered = tuple[FlowRunContext, str | None] | None
-"""A current run of the flow, and the name of its batch."""
+_Entered = tuple[Any, str | None, CallDeadline | None] | None
+"""A current run of the flow, the name of its batch, and the deadline around it."""
 
 
 def _enter(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[_Entered]:
@@ -283,7 +285,7 @@ def _enter(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> S
         named = fill(guard.batch, bound.arguments, "batch")
     if named is not None or guard.ending.policy is not None:
         yield Blocking(mark_run, (run, named, guard.ending.policy))
-    return context, named
+    return context, named, deadline_of_run(guard, run)
 
 
 @contextmanager
@@ -291,10 +293,11 @@ def _inside(guard: FlowGuard, entered: _Entered) -> Generator[None, None, None]:
     if entered is None:
         yield
         return
-    context, named = entered
+    context, named, limit = entered
     with batch_named(named) if named is not None else nullcontext():
         try:
-            yield
+            with nullcontext() if limit is None else in_time(guard.fn, limit, context.flow_run):
+                yield
         except Exception as error:
             clean = error_with_outputs(error, context)
             if clean is error:
@@ -333,6 +336,9 @@ else:
             often as the policy allows. None writes nothing.
         batch: the batch of everything in the run: a template with the flow's parameters, such as
             "invoices-{month}". Default: the root flow run, in all its passes.
+        deadline: seconds for a run with its automatic retries, and for everything that it calls: tasks, also
+            in other processes, subflows and guarded clients. At the deadline, the flow's own code is
+            interrupted as by Prefect's `timeout_seconds`, and the run ends `TimedOut`.
 
         The exception of a failed run carries what had been completed:
         `error_context(state).details["partial_results"]`, by the task's name, as "fetch" and

@@ -12,6 +12,8 @@ from prefect.results import ResultSerializer, ResultStorage
 from prefect.task_runners import TaskRunner
 from typing_extensions import TypedDict
 
+from prefect_resilience.base.deadlines import read_deadline
+from prefect_resilience.base.durations import Duration
 from prefect_resilience.base.naming import template_fields
 from prefect_resilience.calls.edge.call_options import check_fields, yes_or_no
 from prefect_resilience.durable.batches.strategies import RecoveryPolicy
@@ -50,6 +52,7 @@ class ResilienceFlowOptions(TypedDict, total=False):
     """The options in addition to those of a Prefect flow; `resilient_flow` explains them."""
 
     batch: str | None
+    deadline: Duration | None
     recovery: RecoveryOption
     summary: bool
 
@@ -58,7 +61,7 @@ class ResilientFlowOptions(ResilienceFlowOptions, FlowOptions, total=False):
     """Every option of a resilient flow."""
 
 
-DEFAULTS: ResilienceFlowOptions = {"batch": None, "recovery": "hint", "summary": True}
+DEFAULTS: ResilienceFlowOptions = {"batch": None, "deadline": None, "recovery": "hint", "summary": True}
 OPTIONS = tuple(DEFAULTS)
 
 
@@ -68,6 +71,8 @@ class FlowGuard:
 
     fn: Callable[..., Any]
     batch: str | None = None
+    deadline: float | None = None
+    """Seconds for a run with its automatic retries, and for everything that it calls."""
     ending: Ending = field(default_factory=Ending)
 
 
@@ -91,6 +96,8 @@ def with_changes(guard: FlowGuard, ours: Mapping[str, Any]) -> FlowGuard:
         hint, policy = _recovery(ours["recovery"])
         ending = replace(ending, hint=hint, policy=policy)
     changes: dict[str, Any] = {"ending": ending}
+    if "deadline" in ours:
+        changes["deadline"] = read_deadline(ours["deadline"])
     if "batch" in ours:
         changes["batch"] = ours["batch"]
         if ours["batch"] is not None:

@@ -58,10 +58,11 @@ def with_policy(guard: Guard, policy: ResiliencePolicy) -> Guard:
         {
             "circuit": circuit_by(guard.circuit, says.get("circuit", {})),
             "timeout": timeout_by(guard.timeout, says.get("timeout")),
+            "deadline": says.get("deadline", guard.deadline),
             "fallback": fallbacks_by(guard.fallbacks, says.get("fallback")),
         },
     )
-    changed = ("retry", "circuit", "timeout", "fallbacks")
+    changed = ("retry", "circuit", "timeout", "deadline", "fallbacks")
     return replace(guard, **{name: getattr(checked, name) for name in changed})
 
 

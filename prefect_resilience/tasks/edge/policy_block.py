@@ -188,6 +188,7 @@ class ResiliencePolicy(Block):
         retry: Options of `Retry`: attempts, backoff (delays in seconds), max_elapsed, retry_on, give_up_on.
         circuit: Options of `CircuitPolicy`, and the circuit's name. Needs a name if the code has no circuit.
         timeout: Seconds that one attempt may take.
+        deadline: Seconds for the whole call, with its delays and fallbacks.
         fallback: The names of fallbacks among the task's own `fallback=`, in order. Empty: all of them.
 
     Example:
@@ -210,6 +211,9 @@ class ResiliencePolicy(Block):
         default_factory=CircuitFields, description=f"When calls are rejected, and for how long. {EMPTY}"
     )
     timeout: float | None = optional("The longest time that one attempt may take, in seconds.", gt=0)
+    deadline: float | None = optional(
+        "The longest time for all attempts, delays and fallbacks together, in seconds.", gt=0
+    )
     fallback: list[Annotated[str, Field(min_length=1)]] | None = optional(
         "The names of fallbacks among the task's own, in order."
     )
@@ -226,7 +230,7 @@ class ResiliencePolicy(Block):
 
     def as_options(self) -> dict[str, Any]:
         """The options with a value, as JSON; options that are left to the code are missing."""
-        options = self.model_dump(include={"retry", "circuit", "timeout", "fallback"})
+        options = self.model_dump(include={"retry", "circuit", "timeout", "deadline", "fallback"})
         return {name: value for name, value in options.items() if value}
 
 

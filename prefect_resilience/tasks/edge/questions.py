@@ -16,6 +16,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.utilities.asyncutils import run_coro_as_sync
 
+from prefect_resilience.base.deadlines import current_deadline
 from prefect_resilience.base.drive import drive
 from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.calls.judging import judge_attempt, report_failure, report_retry
@@ -143,6 +144,7 @@ def _as_without_us(task: ResilientTask[..., Any], task_run: TaskRun, state: Stat
 
 
 Policy = TypeVar("Policy")
+Task = TypeVar("Task", bound="ResilientTask[..., Any]")
 
 
 @dataclass(frozen=True)
@@ -202,3 +204,13 @@ def bound_like(bound: Callable[..., Any], copy_of: Callable[..., Any]) -> Callab
         if hasattr(bound, mark):
             setattr(copy_of, mark, getattr(bound, mark))
     return copy_of
+
+
+def with_outer_deadline(task: Task) -> Task:
+    """The task with the deadline around this code, which travels with it to another process."""
+    limit = current_deadline.get()
+    if limit is None:
+        return task
+    task = copy(task)
+    vars(task)["outer_deadline"] = limit
+    return task

@@ -33,6 +33,7 @@ from prefect_resilience.tasks.edge.questions import (
     class_of_copy,
     code_without_source,
     delays_of,
+    with_outer_deadline,
     with_own_function,
 )
 from prefect_resilience.tasks.edge.task_options import (
@@ -63,9 +64,8 @@ T = TypeVar("T")
 class ResilientTask(Task[P, R]):
     """A Prefect task with retries by kind of error, a circuit, a deadline and fallbacks.
 
-    It takes the options of `resilient_task`. Every way to call a Prefect task works: `()`, `.submit`, `.map`,
-    `.delay`, `.serve`, `.with_options` (which takes the same options), on methods, on generators and with
-    every task runner.
+    It takes the options of `resilient_task`, and so does `.with_options`. Every way to call a Prefect task
+    works: `()`, `.submit`, `.map`, `.delay`, `.serve`, on methods and generators, with every task runner.
     """
 
     guard: Guard
@@ -213,12 +213,12 @@ class ResilientTask(Task[P, R]):
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """As Prefect's own `submit`."""
             with _context_of_runs():
-                return super().submit(*args, **kwargs)
+                return super(ResilientTask, with_outer_deadline(self)).submit(*args, **kwargs)
 
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """As Prefect's own `map`."""
             with _context_of_runs():
-                return super().map(*args, **kwargs)
+                return super(ResilientTask, with_outer_deadline(self)).map(*args, **kwargs)
 
         @shows(ResilienceOptions, dict.fromkeys(DEFAULTS, UNSET), Task.with_options)
         def with_options(self, **options: Any) -> ResilientTask[P, R]:
@@ -352,6 +352,7 @@ def resilient_task(fn: Callable[..., Any] | None = None, /, **options: Any) -> A
         with the function's parameters, such as "llm:{provider}".
     limits: a `Bulkhead`, an `AdaptiveLimit`, a `RateLimit`, or several limits, acquired in their order.
     timeout: for one attempt: seconds, a `Timeout`, or the name of an operation of the settings.
+    deadline: seconds for all attempts, delays and fallbacks together, and for everything called inside.
     hedge: a `Hedge`, for idempotent reads: starts a second call beside a slow one, within the timeout.
     fallback: the fallbacks, in order: functions, tasks, `Fallback`s.
     classify: rules of this task, applied before the others. Each takes the exception and returns a
@@ -361,9 +362,8 @@ def resilient_task(fn: Callable[..., Any] | None = None, /, **options: Any) -> A
         task run ends `Replayed`, with the recorded result.
     dead_letter: True keeps a call that failed for good, after its retries and fallbacks, as a dead letter
         with its parameters. `dead_letters.replay()` repeats the call once the cause is fixed.
-    policy: the name of a `ResiliencePolicy` block. Its values override the options above. A change in the UI
-        takes effect within 30 seconds. The code's options apply where the block has no value, is missing, or
-        is invalid.
+    policy: the name of a `ResiliencePolicy` block. Its values override the options above, within 30 seconds
+        of a change in the UI. Where it has no value, is missing or is invalid, the code's options apply.
     restart_stream: for generators: True lets a stream that broke after its first chunk be retried or replaced
         by a fallback; its reader then gets chunks from the beginning again. Default: False, or True with
         Prefect's own `retries`.

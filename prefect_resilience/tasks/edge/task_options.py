@@ -191,6 +191,7 @@ def describe(guard: Guard, task: Task[..., Any]) -> dict[str, Any]:
         "retry": _plain(guard.retry),
         "circuit": None if circuit is None else {"name": circuit.name, **_plain(circuit.policy)},
         "timeout": None if timeout is None else timeout.total,
+        "deadline": guard.deadline,
         "fallback": [step.name for step in guard.fallbacks] or None,
         "limits": [{"type": type(limit).__name__, **_plain(limit)} for limit in guard.limits] or None,
         "hedge": None if guard.hedge is None else _plain(guard.hedge),

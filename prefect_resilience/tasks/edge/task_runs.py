@@ -241,6 +241,7 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
         return None
     keep_secrets_out_of_logs()
     run = TaskSurroundings(guard, context, context.task, context.task_run)
+    run.outer_deadline = getattr(run.task, "outer_deadline", None)
     sent = options_sent.get(id(guard))
     if guard.policy is None and (sent is None or sent[0] is not guard or sent[1] < time.monotonic()):
         tell_options(guard, run.task)

@@ -21,7 +21,7 @@ BAD = {
     "child process": {"timeout": Timeout(3, mode="process")},
     "above 0": {"deadline": 0},
     "deadline=True": {"deadline": True},
-    "deadline='5s'": {"deadline": "5s"},
+    "deadline='soon'": {"deadline": "soon"},
     "not a base URL": {"fallback": "b.example/v1"},
     "must be a function": {"fallback": 3},
     "a transport passes only request and error": {"fallback": lambda url: None},

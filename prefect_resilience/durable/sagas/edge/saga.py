@@ -25,8 +25,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from prefect_resilience.base.deadlines import current_deadline
 from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps, adrive, drive, sleep_for
 from prefect_resilience.base.edge.current_settings import is_enabled
+from prefect_resilience.base.process import setting
 from prefect_resilience.durable.batches.batch import batch, check_batch_id, explicit_batch
 from prefect_resilience.durable.batches.edge.known import check_here
 from prefect_resilience.durable.effects.claim import EffectClaim
@@ -77,7 +79,8 @@ def rollback(
     effect, with a new key.
 
     Raises ConfigurationError for an unknown batch or savepoint, EffectBusy when another rollback does not
-    end, and StoreUnavailable: then the next rollback() continues where this one stopped.
+    end, and StoreUnavailable: then the next rollback() continues where this one stopped. A deadline around it
+    does not count.
 
     Example:
         >>> with batch("a-batch-without-effects"):
@@ -85,7 +88,7 @@ def rollback(
         True
     """
     work = _rollback(batch_id, to, store, max_wait, asynchronous=False)
-    with batch(work.batch_id):
+    with batch(work.batch_id), setting(current_deadline, None):
         return drive(work.run_steps())
 
 
@@ -98,7 +101,7 @@ async def arollback(
 ) -> RollbackReport:
     """`rollback` for async code: it does not block the event loop."""
     work = _rollback(batch_id, to, store, max_wait, asynchronous=True)
-    with batch(work.batch_id):
+    with batch(work.batch_id), setting(current_deadline, None):
         return await adrive(work.run_steps())
 
 

@@ -147,6 +147,8 @@ class TaskFactory:
             options["retry"] = node.retry
         if node.timeout is not None:
             options["timeout"] = node.timeout
+        if node.deadline is not None:
+            options["deadline"] = node.deadline
         if node.circuit is not None:
             options["circuit"] = self._circuit(node.circuit)
         if node.effect is not None:
@@ -200,7 +202,7 @@ def _effect(written: str | Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _key(node: Node, name: str) -> tuple[str, ...]:
     """Nodes and branches with the same key may share a task."""
-    options = repr((node.retry, node.timeout, node.circuit, node.effect, node.cache))
+    options = repr((node.retry, node.timeout, node.deadline, node.circuit, node.effect, node.cache))
     return node.type, "" if node.effect is None else name, options
 
 

@@ -34,6 +34,7 @@ class Here:
     """How many attempts asked for the ledger."""
     replays: int = 0
     doubts: int = 0
+    outer_deadline = None
     may_go_on: bool = False
     guard: Guard = field(init=False)
     records: dict[str, RunRecord] = field(default_factory=dict[str, RunRecord])
