@@ -54,11 +54,16 @@ def _lease_holder(run: tuple[str, UUID] | None) -> Any:
 
 
 def _root_run() -> str | None:
+    """Without Prefect's API, a subflow's calls count as those of its process."""
     if run_contexts() == (None, None):
         return None
     from prefect_resilience.durable.batches.edge.tags import pass_here
+    from prefect_resilience.errors.exceptions import StoreUnavailable
 
-    return pass_here()[0][0]
+    try:
+        return pass_here()[0][0]
+    except StoreUnavailable:
+        return None
 
 
 def _circuit_changed(change: Transition) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from sys import modules
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from prefect_resilience.base.drive import Steps
 from prefect_resilience.base.outcomes import UnawaitedResult
@@ -70,6 +70,8 @@ class OpenSpan:
 
     It is the current span within a `with` block.
     """
+
+    metered: ClassVar[bool] = False
 
     def __init__(self, run: RunContext, span: Span) -> None:
         self.span = span

@@ -11,8 +11,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from prefect_resilience import SpendCap, SpendCapReachedError, classify, on, resilient
-from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError
+from prefect_resilience import SpendCap, SpendCapReachedError, classify, on, resilient, wiring
+from prefect_resilience.durable.batches.edge import tags
+from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError, StoreUnavailable
 from prefect_resilience.guards.circuits.listeners import cap_listeners
 from prefect_resilience.guards.circuits.registry import forget_circuits, link_to
 from prefect_resilience.guards.limits import line, spend
@@ -226,3 +227,13 @@ def test_without_the_store_a_process_goes_on_with_what_it_knows():
     ask()
     with pytest.raises(SpendCapReachedError):
         ask()
+
+
+def test_a_subflow_without_the_api_counts_as_its_process(monkeypatch):
+    def unavailable():
+        raise StoreUnavailable("the API")
+
+    monkeypatch.setattr(wiring, "run_contexts", lambda: (Object(), None))
+    monkeypatch.setattr(tags, "pass_here", unavailable)
+    asking(SpendCap(usd=5))()
+    assert settled()["scope"] == PROCESS
