@@ -126,7 +126,7 @@ runners: .venv/.installed-dev ## one flow on threads, processes, Dask and Ray, a
 
 long: .venv/.installed-dev ## the other long forms: races, kills of replays and recoveries, a report of a thousand runs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/guards/circuits tests/durable/letters tests/durable/effects tests/guards/model tests/graphs/plans \
-		tests/operations/reports tests/operations/tuning tests/stores tests/flows
+		tests/operations/reports tests/operations/tuning tests/operations/cli tests/stores tests/flows tests/testing
 
 agents: .venv/.installed-dev ## the examples of flows/once with LangGraph, pydantic-ai, OpenAI Agents and FastMCP themselves, each killed at three points
 	@test -d .venv-agents || $(PYTHON) -m venv .venv-agents

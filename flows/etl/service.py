@@ -75,7 +75,7 @@ class Shop:
         return JSONResponse({"pages": PAGES, "orders": orders})
 
     async def receive(self, request: Request) -> Response:
-        received = {"id": f"hook-{len(self.webhooks) + 1}", "key": request.headers["Idempotency-Key"]}
+        received = {"id": f"hook-{len(self.webhooks) + 1}", "key": request.headers.get("Idempotency-Key", "")}
         self.webhooks.append({**received, "body": await request.json()})
         return Cut() if len(self.webhooks) == 1 else JSONResponse(received)
 

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from prefect.settings import PREFECT_API_URL
 
+from flows import rehearse_payment
+from flows.etl.rehearsal import receiver as etl_receiver
 from prefect_resilience import ConfigurationError
 from prefect_resilience.operations.rehearsed import AuditGuard
 from prefect_resilience.testing import Rehearsal, ScriptedService, rehearse
@@ -26,6 +28,7 @@ from prefect_resilience.testing.kill_points import (
     rows_of,
     stable,
 )
+from tests.docs.pages import ROOT
 from tests.testing import rehearsed_programs as programs
 
 pytestmark = pytest.mark.timeout(600)
@@ -105,6 +108,43 @@ def test_a_right_program_is_not_accused(name: str, on_api: Rehearse) -> None:
     result.assert_once()
     assert not result.stopped
     assert result.kills > 10
+
+
+@pytest.mark.long
+@pytest.mark.api
+def test_the_table_of_the_readme_is_what_its_command_prints() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "\n".join(rehearse_payment.table()) in page
+
+
+EFFECT = ', effect=Effect(key="orders:{day}", verify=was_it_received)'
+TRUTH = 'return Done(found["id"], external_id=found["id"]) if found else NotDone()'
+
+
+@pytest.mark.long
+@pytest.mark.api
+@pytest.mark.parametrize(
+    ("text", "instead", "verdict"),
+    [
+        ("", "", "once"),
+        (EFFECT, "", "twice"),
+        (TRUTH, "return NotDone()", "twice"),
+        (TRUTH, 'return Done("hook")', "never"),
+    ],
+    ids=["as it is", "without effect=", "verify says not done", "verify says done"],
+)
+def test_the_pipeline_and_copies_with_a_mistake(
+    text: str, instead: str, verdict: str, on_api: Rehearse, tmp_path: Path
+) -> None:
+    code = (ROOT / "flows" / "etl" / "pipeline.py").read_text(encoding="utf-8")
+    assert text in code
+    copy = tmp_path / "copied_pipeline.py"
+    copy.write_text(code.replace(text, instead) if text else code)
+    result = on_api(f"{copy}:etl", receiver=etl_receiver, kills=30)
+    (webhook,) = result.rows
+    assert (webhook.verdict, webhook.task) == (verdict, "announce")
+    line = copy.read_text().partition("client.post(")[0].count("\n") + 1
+    assert webhook.line.endswith(f"copied_pipeline.py:{line}")
 
 
 # -- the verdict
