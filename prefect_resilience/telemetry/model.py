@@ -19,7 +19,10 @@ FINAL = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
 
 Outcome = Literal["ok", "replaced", "replayed", "failed", "crashed", "running", "pending"]
 """The outcome of a task run; `running` and `pending` ones did not end, or did not begin."""
-OUTCOMES_BY_NAME: dict[str, Outcome] = {"Fallback": "replaced", "Degraded": "replaced", REPLAYED: "replayed"}
+OUTCOMES_BY_NAME: dict[str, Outcome] = {
+    **{"Fallback": "replaced", "Degraded": "replaced", REPLAYED: "replayed"},
+    "Parked": "pending",  # it runs anew in a later pass
+}
 OUTCOMES: dict[str, Outcome] = {
     **dict.fromkeys(ENDED_BADLY, "failed"),
     **{"COMPLETED": "ok", "CRASHED": "crashed", "PENDING": "pending"},

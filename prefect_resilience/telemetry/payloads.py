@@ -190,6 +190,7 @@ EVENTS = (
     *("effect.replayed", "effect.in-doubt", "effect.settled"),
     *("effect.compensated", "effect.compensation-failed"),
     *("batch.recovered", "batch.rolled-back", "batch.reopened"),
+    *("run.parked", "run.woken", "run.stranded"),
     *("dead-letter.created", "dead-letter.failed-again", "dead-letter.replayed"),
     *("dead-letter.settled", "dead-letter.skipped"),
     *("plan.branched", "task.configured", "calls.counted", "budget.burned", "store.unavailable"),

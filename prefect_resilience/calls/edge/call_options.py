@@ -102,6 +102,11 @@ def as_policy(retry: RetryOption) -> Retry:
 
 def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mapping[str, Any]) -> Guard:
     """Check the options against the function, and combine them."""
+    if retry.park_after is not None:
+        raise ConfigurationError(
+            "park_after is for flows, because a run parks, not a call: "
+            "write @resilient_flow(retry=Retry(park_after=...))"
+        )
     # The first error may be that no more files can be opened.
     blocks()
     forms()

@@ -14,12 +14,14 @@ from itertools import pairwise
 from typing import Literal
 
 from prefect_resilience.base.text import utc_text
+from prefect_resilience.durable.batches.parked import PARKED
 
 Cause = Literal[
     "schedule",
     "automation",
     "recovery",
     "flow retry",
+    "parked",
     "retry button",
     "retry command",
     "worker",
@@ -224,6 +226,8 @@ def _again(going: _Going, before: _Going) -> Start:
         return Start("retry button", at=latest.at)
     if message.startswith("Retried via CLI"):
         return Start("retry command", at=latest.at)
+    if latest.name == PARKED:
+        return Start("parked", "", message, latest.at)
     if latest.name == "Resuming":
         return Start("resumed", "", message, latest.at)
     if latest.name == "AwaitingRetry" and latest is before.end:

@@ -161,6 +161,10 @@ class Retry(Policy):
         does not count.
     retry_exhausted: retry also after an error that a guard inside has already retried to the end. By default
         it is not: guards inside guards would multiply their attempts.
+    park_after: only for a flow. A wait in it, or in one of its tasks, that is longer parks the flow run: its
+        process ends, and a worker runs it again after the wait.
+    max_parked: with `park_after`, in place of `retry_after_cap`: the time from the first parking after which
+        the run does not park again.
 
     A duration is in seconds, or text such as "500ms", "1h30m", or a timedelta.
     JSON may also write `max_attempts`, `max_retries` (one less than the attempts), `initial_delay_ms`,
@@ -179,6 +183,8 @@ class Retry(Policy):
     respect_retry_after: bool = True
     retry_after_cap: Seconds = 300.0
     retry_exhausted: bool = False
+    park_after: Seconds | None = None
+    max_parked: Seconds = 86_400.0
 
     @model_validator(mode="before")
     @classmethod

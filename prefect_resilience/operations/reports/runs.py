@@ -16,6 +16,7 @@ from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
+from prefect_resilience.durable.batches.parked import PARKED
 from prefect_resilience.operations.reports.api import PAGE, Api, Filter, Period
 from prefect_resilience.operations.reports.figures import (
     COMPLETED,
@@ -75,7 +76,9 @@ def states_of(api: Api, period: Period) -> States:
     for interval in api.post("/task_runs/history", body):
         for state in interval["states"]:
             states[state["state_type"], state["state_name"]] += state["count_runs"]
-    return Counter({state: number for state, number in states.items() if state[0] in FINAL})
+    return Counter(
+        {state: number for state, number in states.items() if state[0] in FINAL and state[1] != PARKED}
+    )
 
 
 def final_events(api: Api, period: Period, states: States) -> int:
@@ -94,7 +97,7 @@ def tally_of(api: Api, period: Period, states: States, events: int) -> Tally:
     names = [name for kind, name in states if (kind, name) not in counted] if counted else None
     for row in _rows(api, period, names):
         state = row["state_type"], row["state_name"] or ""
-        if state not in counted:
+        if state not in counted and state[1] != PARKED:
             tally.add(_task(row), *state, row["run_count"], row["id"])
     if counted:
         _add_counted(api, period, tally, counted)

@@ -27,6 +27,7 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.requests import SubtaskRequest
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.tasks.edge.logs import note_logged_state
+from prefect_resilience.tasks.edge.long_waits import raise_if_parked
 
 if TYPE_CHECKING:
     from prefect_resilience.tasks.edge.task_runs import TaskSurroundings
@@ -100,6 +101,7 @@ def value_of(outcome: Any) -> Any:
     """The value for the caller of a task: a substitute's value instead of its state."""
     if isinstance(outcome, ReplacedState):
         return cast(Any, outcome.data).result
+    raise_if_parked(outcome)
     return outcome
 
 

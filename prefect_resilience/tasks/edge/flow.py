@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing, contextmanager, nullcontext
 from copy import copy
@@ -52,6 +53,7 @@ from prefect_resilience.tasks.edge.flow_options import (
 )
 from prefect_resilience.tasks.edge.interruptions import deadline_of_run, in_time
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
+from prefect_resilience.tasks.edge.long_waits import Parking, begin_parking, begun, parking_around
 from prefect_resilience.tasks.edge.questions import bound_like, class_of_copy
 from prefect_resilience.telemetry import notes
 
@@ -80,8 +82,9 @@ def mark_run(flow_run: FlowRun, batch_id: str | None, policy: RecoveryPolicy | N
         log.warning("The recovery policy could not be stored on this run: %r", failure)
 
 
-def error_with_outputs(error: Exception, context: FlowRunContext) -> BaseException:
-    """The flow's error without secrets, with the completed outputs in its context. Never raises."""
+def error_with_outputs(error: Exception, context: FlowRunContext, parks: int = 0) -> BaseException:
+    """The flow's error without secrets, with the completed outputs in its context. Never raises. `parks`: how
+    often the run was parked, which is not an attempt."""
     try:
         learn_secrets(context.parameters or {})
         clean = scrub_exception(error)
@@ -94,7 +97,7 @@ def error_with_outputs(error: Exception, context: FlowRunContext) -> BaseExcepti
             timestamp=datetime.now(UTC),
             node_id=context.flow.name if context.flow is not None else None,
             flow_run_id=str(flow_run.id),
-            attempt=max(flow_run.run_count, 1),
+            attempt=max(flow_run.run_count - parks, 1),
             exhausted=exhausted_since(clean, 0.0) is not None,
         )
         inner = attached_context(clean)
@@ -263,8 +266,8 @@ def around(guard: FlowGuard, bound_to: Callable[..., Any]) -> Callable[..., Any]
     return bound_like(bound_to, copy_of=wrapper)
 
 
-_Entered = tuple[Any, str | None, CallDeadline | None] | None
-"""A current run of the flow, the name of its batch, and the deadline around it."""
+_Entered = tuple[Any, str | None, CallDeadline | None, Parking | None] | None
+"""A current run of the flow, the name of its batch, the deadline around it, and its long waits."""
 
 
 def _enter(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[_Entered]:
@@ -285,7 +288,13 @@ def _enter(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> S
         named = fill(guard.batch, bound.arguments, "batch")
     if named is not None or guard.ending.policy is not None:
         yield Blocking(mark_run, (run, named, guard.ending.policy))
-    return context, named, deadline_of_run(guard, run)
+    parking = None
+    if guard.parking is not None or begun:
+        parking = yield Blocking(begin_parking, (guard.parking, context, guard.fn))
+    limit = deadline_of_run(guard, run)
+    if parking is not None and limit is not None:  # a wait that would pass the deadline is not begun
+        parking.latest = min(parking.latest, time.time() + limit.remaining())
+    return context, named, limit, parking
 
 
 @contextmanager
@@ -293,13 +302,14 @@ def _inside(guard: FlowGuard, entered: _Entered) -> Generator[None, None, None]:
     if entered is None:
         yield
         return
-    context, named, limit = entered
-    with batch_named(named) if named is not None else nullcontext():
+    context, named, limit, parking = entered
+    in_batch = batch_named(named) if named is not None else nullcontext()
+    with parking_around(parking, context), in_batch:
         try:
             with nullcontext() if limit is None else in_time(guard.fn, limit, context.flow_run):
                 yield
         except Exception as error:
-            clean = error_with_outputs(error, context)
+            clean = error_with_outputs(error, context, parking.parks if parking is not None else 0)
             if clean is error:
                 raise
             raise clean from clean.__cause__
@@ -334,6 +344,9 @@ else:
         recovery: "hint" writes to the summary and the log how to continue after a run that ended badly.
             "auto" or a `RecoveryPolicy` also lets the automation of `prefect-resilience install` do it, as
             often as the policy allows. None writes nothing.
+        retry: `Retry(park_after="2m")` parks the run during a longer wait (`Retry-After`, an open circuit, a
+            delay), in the flow or in one of its tasks: the process ends, and a worker runs the flow again
+            later. Only for deployments.
         batch: the batch of everything in the run: a template with the flow's parameters, such as
             "invoices-{month}". Default: the root flow run, in all its passes.
         deadline: seconds for a run with its automatic retries, and for everything that it calls: tasks, also

@@ -18,6 +18,7 @@ from prefect_resilience.base.naming import template_fields
 from prefect_resilience.calls.edge.call_options import check_fields, yes_or_no
 from prefect_resilience.durable.batches.strategies import RecoveryPolicy
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.tasks.edge.ending import Ending
 from prefect_resilience.tasks.edge.task_options import split_options
 
@@ -54,6 +55,7 @@ class ResilienceFlowOptions(TypedDict, total=False):
     batch: str | None
     deadline: Duration | None
     recovery: RecoveryOption
+    retry: Retry | Mapping[str, Any] | None
     summary: bool
 
 
@@ -61,7 +63,13 @@ class ResilientFlowOptions(ResilienceFlowOptions, FlowOptions, total=False):
     """Every option of a resilient flow."""
 
 
-DEFAULTS: ResilienceFlowOptions = {"batch": None, "deadline": None, "recovery": "hint", "summary": True}
+DEFAULTS: ResilienceFlowOptions = {
+    "batch": None,
+    "deadline": None,
+    "recovery": "hint",
+    "retry": None,
+    "summary": True,
+}
 OPTIONS = tuple(DEFAULTS)
 
 
@@ -74,6 +82,8 @@ class FlowGuard:
     deadline: float | None = None
     """Seconds for a run with its automatic retries, and for everything that it calls."""
     ending: Ending = field(default_factory=Ending)
+    parking: Retry | None = None
+    """Which waits park its runs."""
 
 
 def split(options: Mapping[str, Any], more: Iterable[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -98,12 +108,32 @@ def with_changes(guard: FlowGuard, ours: Mapping[str, Any]) -> FlowGuard:
     changes: dict[str, Any] = {"ending": ending}
     if "deadline" in ours:
         changes["deadline"] = read_deadline(ours["deadline"])
+    if "retry" in ours:
+        changes["parking"] = _parking(ours["retry"])
     if "batch" in ours:
         changes["batch"] = ours["batch"]
         if ours["batch"] is not None:
             fields = template_fields(ours["batch"], "batch")
             check_fields(f"batch {ours['batch']!r}", fields, guard.fn)
     return replace(guard, **changes)
+
+
+def _parking(value: Any) -> Retry | None:
+    """The policy by which runs park."""
+    policy = Retry(**cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
+    if policy is None:
+        return None
+    if not isinstance(policy, Retry) or policy.park_after is None:
+        raise ConfigurationError(
+            f'retry={value!r} of a flow: write Retry(park_after="2m"), which parks runs with longer waits; '
+            "retries= repeats a flow that failed"
+        )
+    if unused := policy.model_fields_set - {"park_after", "max_parked"}:
+        raise ConfigurationError(
+            f"the retry of a flow has only park_after and max_parked: write {min(unused)!r} in the retry "
+            "of its tasks"
+        )
+    return policy
 
 
 def _recovery(value: Any) -> tuple[bool, RecoveryPolicy | None]:

@@ -92,6 +92,8 @@ class RunLogFilter(logging.Filter):
         run = getattr(record, "task_run_id", None)
         if record.funcName in seams.FAILED_ATTEMPTS and _is_told(record, run):
             return False
+        if record.levelno >= logging.ERROR and "Finished in state Parked(" in record.getMessage():
+            record.levelno, record.levelname = logging.INFO, "INFO"
         if record.levelno >= logging.ERROR and is_expected(run):
             _quieten(record)
         return True

@@ -97,6 +97,17 @@ def has_only_tasks(context: FlowRunContext | None) -> bool:
     return context is None or not context.task_run_dynamic_keys
 
 
+def wait_for_submitted(context: FlowRunContext) -> None:
+    """Wait for the tasks that a flow run submitted to the threads of its task runner.
+
+    Prefect cancels them when the flow function ends with an exception. Without this seam, a run that parks
+    cuts off its independent tasks.
+    """
+    executor = getattr(context.task_runner, "_executor", None)
+    if executor is not None:
+        executor.shutdown(wait=True)
+
+
 def contexts_here() -> dict[str, Any]:
     """The result of `prefect.context.serialize_context` without the settings, which take it 60 ms.
 

@@ -29,6 +29,7 @@ from prefect.utilities.hashing import hash_objects
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
 from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.base.outcomes import PLAIN
+from prefect_resilience.base.text import utc_text
 from prefect_resilience.calls.attempt import make_attempt
 from prefect_resilience.calls.edge.reports import ReportingRun
 from prefect_resilience.calls.first import FirstAttempt
@@ -40,6 +41,7 @@ from prefect_resilience.errors.requests import SubtaskRequest, attach_request
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carry
 from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline
+from prefect_resilience.tasks.edge import long_waits
 from prefect_resilience.tasks.edge.answers import Again, as_answer, part_of, read_limited_tags
 from prefect_resilience.tasks.edge.in_child import carriage_of, notes_in_child
 from prefect_resilience.tasks.edge.logs import is_expected, keep_secrets_out_of_logs, log_failure
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     import logging
 
     from prefect_resilience.durable.effects.model import Pass
+    from prefect_resilience.errors.context import ErrorContext
+    from prefect_resilience.guards.retries.policy import Verdict
     from prefect_resilience.guards.timeouts.process_mode import Carriage
 
 MOST_RECORDS = 10_000
@@ -90,6 +94,8 @@ class TaskSurroundings(ReportingRun):
     task_run: TaskRun
     carried: Carried | None = None
     may_go_on: bool = False
+    wait: long_waits.LongWait | None = None
+    """The wait for which the flow run parks."""
     emit: ClassVar[staticmethod[..., None]] = staticmethod(emit)
 
     @cached_property
@@ -146,6 +152,18 @@ class TaskSurroundings(ReportingRun):
         except Exception as failure:  # noqa: BLE001 - as in Prefect, a condition that fails means no
             self.logger.error("retry_condition_fn failed, so there is no retry: %r", failure)
             return False
+
+    def parks(self, context: ErrorContext, verdict: Verdict) -> Steps[bool]:
+        if self.task.isgenerator:  # it has given chunks away
+            return False
+        opening, circuit = None, self.guard.circuit
+        if circuit is not None and context.retryable and not verdict.retry:
+            opening = yield Blocking(long_waits.opening_of, (circuit.bind(self.parameters),))
+        self.wait = self.parking.wait_of(self.task.name, context, verdict, opening)
+        if self.wait is not None:
+            self.close_record()
+            self.logger.info("Waiting until %s, for which the flow run parks", utc_text(self.wait.until))
+        return self.wait is not None
 
     # Decomposition of work that is too big, and the request of the run.
 
@@ -242,6 +260,8 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
     keep_secrets_out_of_logs()
     run = TaskSurroundings(guard, context, context.task, context.task_run)
     run.outer_deadline = getattr(run.task, "outer_deadline", None)
+    if long_waits.begun:
+        run.parking = long_waits.current_parking.get()
     sent = options_sent.get(id(guard))
     if guard.policy is None and (sent is None or sent[0] is not guard or sent[1] < time.monotonic()):
         tell_options(guard, run.task)
@@ -268,11 +288,15 @@ def run_sync(
 ) -> Any:
     """One attempt of a plain function in its task run."""
     guard = first.guard
-    if first.is_plain:
-        outcome = first.call(here, args, kwargs)
-    else:
-        guard = guard if guard.policy is None else drive(apply_policy(guard, here))
-        outcome = drive(make_attempt(guard, here, args, kwargs))
+    try:
+        if first.is_plain:
+            outcome = first.call(here, args, kwargs)
+        else:
+            guard = guard if guard.policy is None else drive(apply_policy(guard, here))
+            outcome = drive(make_attempt(guard, here, args, kwargs))
+    except (Exception, long_waits.RunParks) as error:
+        if here.parking is None or (outcome := long_waits.parked_state(here.wait, error)) is None:
+            raise
     return outcome if type(outcome) in PLAIN else as_answer(outcome, here)
 
 
@@ -281,11 +305,15 @@ async def run_async(
 ) -> Any:
     """One attempt of a coroutine function in its task run."""
     guard = first.guard
-    if first.is_plain:
-        outcome = await first.acall(here, args, kwargs)
-    else:
-        guard = guard if guard.policy is None else await adrive(apply_policy(guard, here))
-        outcome = await adrive(make_attempt(guard, here, args, kwargs))
+    try:
+        if first.is_plain:
+            outcome = await first.acall(here, args, kwargs)
+        else:
+            guard = guard if guard.policy is None else await adrive(apply_policy(guard, here))
+            outcome = await adrive(make_attempt(guard, here, args, kwargs))
+    except (Exception, long_waits.RunParks) as error:
+        if here.parking is None or (outcome := long_waits.parked_state(here.wait, error)) is None:
+            raise
     return outcome if type(outcome) in PLAIN else as_answer(outcome, here)
 
 

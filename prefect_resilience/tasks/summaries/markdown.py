@@ -40,6 +40,7 @@ SILENT = 2.0
 STARTED = {
     "automation": "an automation",
     "flow retry": "Prefect's own retry of the flow",
+    "parked": "the end of its wait",
     "retry button": "the Retry button of Prefect's UI",
     "retry command": "the command prefect flow-run retry",
     "worker": "its worker, which rescheduled it for another process",

@@ -1,0 +1,216 @@
+"""Deployed flows behind a service that is down: what they hold while it is, and how they come back.
+
+    python -m benchmarks.parked_fleet --runs 20 --down 120
+    python -m benchmarks.parked_fleet --runs 20 --down 120 --plain        Prefect's own retries, beside it
+
+Starts a Prefect server, a process worker and a service on the loopback. The service answers 503 while it is
+down. Each flow calls it in three tasks, the second of which is an external effect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from prefect_resilience.testing import ScriptedService
+from prefect_resilience.testing.services import ReceivedRequest, Reply
+from tests.prefect_server import end_server, start_server
+
+ROOT = Path(__file__).parents[1]
+
+PROGRAM = """
+import os
+import httpx
+from prefect import flow, task
+from prefect_resilience import CircuitBreaker, Effect, Retry, resilient_flow, resilient_task
+
+CIRCUIT = CircuitBreaker("shop", failure_threshold=2, open_for=os.environ["OPEN_FOR"], open_backoff=1)
+
+def ask(what):
+    answer = httpx.post(os.environ["SHOP"], content=what)
+    if answer.status_code == 503:
+        raise httpx.HTTPStatusError("503", request=answer.request, response=answer)
+    return answer.text
+
+@resilient_task(circuit=CIRCUIT, retry=Retry(attempts=2, backoff="none"), persist_result=True)
+def read(n):
+    return ask(f"read {n}")
+
+@resilient_task(circuit=CIRCUIT, retry=Retry(2, backoff="none"), effect=Effect(key="{n}", one_request=True))
+def order(n):
+    return ask(f"order {n}")
+
+@resilient_task(circuit=CIRCUIT, retry=Retry(attempts=2, backoff="none"), persist_result=True)
+def note(n):
+    return ask(f"note {n}")
+
+@resilient_flow(retry=Retry(park_after="1s"), name="shop")
+def shop(n: int):
+    return [read(n), order(n), note(n)]
+
+retries = int(os.environ["RETRIES"])
+read_plain, order_plain, note_plain = (
+    task(step.guard.fn, name=step.name, retries=retries, retry_delay_seconds=10, persist_result=True)
+    for step in (read, order, note)
+)
+
+@flow(name="plain")
+def plain(n: int):
+    return [read_plain(n), order_plain(n), note_plain(n)]
+"""
+
+
+class Shop(ScriptedService):
+    """Answers 503 until it is back, and takes as long for an order as a service does."""
+
+    def __init__(self) -> None:
+        self.back_at, self.taken, self.asked = 0.0, Counter[str](), list[float]()
+        super().__init__()
+
+    def answer(self, request: ReceivedRequest) -> Reply:
+        self.asked.append(time.time())
+        if time.time() < self.back_at:
+            return Reply(503)
+        self.taken[request.body.decode()] += 1
+        time.sleep(0.2)
+        return Reply(body={"taken": True})
+
+
+def processes_of(worker: int) -> int:
+    """The processes of flow runs below the worker."""
+    listed = subprocess.run(["ps", "-eo", "ppid,args"], capture_output=True, text=True, check=True).stdout
+    return sum(
+        (line.split()[0] == str(worker) and "prefect.flow_engine" in line) or "prefect.engine" in line
+        for line in listed.splitlines()[1:]
+        if line.split()[0] == str(worker)
+    )
+
+
+def measure(runs: int, down: float, flow_name: str, open_for: str) -> dict[str, Any]:
+    """Start the flows while the service is down, and wait for their ends."""
+    folder = Path(tempfile.mkdtemp(prefix="parked-"))
+    (folder / "program.py").write_text(PROGRAM)
+    with Shop() as shop:
+        environment = {
+            **os.environ,
+            "PREFECT_API_URL": start_server(folder, os.getpid()),
+            "PREFECT_HOME": str(folder),
+            "PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{folder}/store.db",
+            "PREFECT_WORKER_QUERY_SECONDS": "2",
+            "PREFECT_LOGGING_LEVEL": "ERROR",
+            "PYTHONPATH": str(ROOT),
+            "SHOP": shop.url,
+            "OPEN_FOR": open_for,
+            "RETRIES": str(int(down / 10) + 6),
+        }
+        os.environ.update(environment)
+        try:
+            return _measure(runs, down, flow_name, folder, shop)
+        finally:
+            end_server(folder)
+
+
+def _measure(runs: int, down: float, flow_name: str, folder: Path, shop: Shop) -> dict[str, Any]:
+    from prefect import flow
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with (
+        temporary_settings({PREFECT_API_URL: os.environ["PREFECT_API_URL"]}),
+        get_client(sync_client=True) as client,
+    ):
+        client.create_work_pool(WorkPoolCreate(name="fleet", type="process"))
+        source: Any = flow.from_source(str(folder), f"program.py:{flow_name}")
+        deployment = source.deploy(
+            name="d", work_pool_name="fleet", print_next_steps=False, ignore_warnings=True
+        )
+        command = [sys.executable, "-m", "prefect", "worker", "start", "--type", "process", "--pool", "fleet"]
+        log = (folder / "worker.log").open("wb")
+        with subprocess.Popen(command, stdout=log, stderr=log) as worker:
+            try:
+                wave = Wave(client, deployment, worker.pid)
+                usual = wave.run(runs, shop, 0.0, "usual")
+                outage = wave.run(runs, shop, down, "outage")
+            finally:
+                worker.terminate()
+    return {"usual": usual, "outage": outage, "folder": str(folder)}
+
+
+class Wave:
+    """The same runs at once, and what they hold until all have ended."""
+
+    def __init__(self, client: Any, deployment: Any, worker: int) -> None:
+        self.client, self.deployment, self.worker = client, deployment, worker
+
+    def run(self, runs: int, shop: Shop, down: float, name: str) -> dict[str, Any]:
+        shop.taken.clear()
+        shop.asked.clear()
+        began = time.time()
+        shop.back_at = began + down
+        ids = [
+            self.client.create_flow_run_from_deployment(
+                self.deployment, parameters={"n": number}, name=f"{name}-{number}"
+            ).id
+            for number in range(runs)
+        ]
+        held, states = list[tuple[float, int, int]](), Counter[str]()
+        while time.time() < began + down + 900:
+            read = [self.client.read_flow_run(run_id) for run_id in ids]
+            states = Counter(run.state.name for run in read)
+            held.append((time.time() - began, processes_of(self.worker), states["Running"]))
+            if sum(states[end] for end in ("Completed", "Failed", "Crashed")) == runs:
+                break
+            time.sleep(1.0)
+        ended = max(run.state.timestamp.timestamp() for run in read)
+        quiet = [(processes, slots) for at, processes, slots in held if down / 2 <= at < down]
+        return {
+            "states": dict(states),
+            "seconds after its return": round(ended - max(shop.back_at, began), 1),
+            "processes held, mean of the second half": _mean([processes for processes, _ in quiet]),
+            "slots held, mean of the second half": _mean([slots for _, slots in quiet]),
+            "processes held, most of the second half": max((processes for processes, _ in quiet), default=0),
+            "requests while it was down": sum(at < shop.back_at for at in shop.asked),
+            "requests in the busiest second after": _busiest([at for at in shop.asked if at >= shop.back_at]),
+            "orders taken twice": sum(
+                count > 1 for what, count in shop.taken.items() if what.startswith("order")
+            ),
+            "orders": sum(what.startswith("order") for what in shop.taken),
+            "starts of runs": sum(run.run_count for run in read),
+        }
+
+
+def _mean(numbers: list[int]) -> float:
+    return round(sum(numbers) / len(numbers), 2) if numbers else 0.0
+
+
+def _busiest(times: list[float]) -> int:
+    return max(Counter(int(at) for at in times).values(), default=0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--down", type=float, default=120.0)
+    parser.add_argument("--open-for", default="30s")
+    parser.add_argument("--plain", action="store_true")
+    asked = parser.parse_args()
+    report = measure(asked.runs, asked.down, "plain" if asked.plain else "shop", asked.open_for)
+    for wave in ("usual", "outage"):
+        print(wave)
+        for name, value in report[wave].items():
+            print(f"  {name:45} {value}")
+    print(report["folder"])
+
+
+if __name__ == "__main__":
+    main()

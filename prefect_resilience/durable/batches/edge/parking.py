@@ -1,0 +1,194 @@
+"""Parks flow runs and wakes them: the document in the store, and the state in the Prefect API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.responses import SetStateStatus
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Scheduled
+
+from prefect_resilience.base.text import utc_text
+from prefect_resilience.durable.batches.decisions import ApiUnavailable
+from prefect_resilience.durable.batches.edge.marks import asking
+from prefect_resilience.durable.batches.parked import (
+    KEPT_SECONDS,
+    LEAD,
+    PARKED,
+    PREFIX,
+    ParkedRun,
+    key_of,
+    message_of,
+    parked_of,
+)
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.stores.base import Store, change, scan_all
+from prefect_resilience.telemetry.edge.events import emit
+
+APART = 2.0
+"""Seconds between the starts of two runs that waited for the same circuit."""
+LATE = timedelta(minutes=2)
+"""How late a parked run must be before it counts as stranded."""
+
+asking_api = partial(asking, ApiUnavailable, "the Prefect API is unavailable", (ObjectNotFound,))
+
+
+def read_parked(flow_run_id: str, store: Store | str | None = None) -> ParkedRun | None:
+    """What the store keeps of a run. Raises StoreUnavailable."""
+    stored = open_ledger(store).store.load(key_of(flow_run_id))
+    return None if stored is None else parked_of(stored.value)
+
+
+def parked_runs(store: Store | str | None = None) -> list[ParkedRun]:
+    """Every parked run, the one that goes on first first. Raises StoreUnavailable."""
+    documents = scan_all(open_ledger(store).store, PREFIX, only_open=True)
+    runs = [parked_of(document.value) for _, document in documents]
+    return sorted((run for run in runs if run is not None and run.is_open), key=lambda run: run.until)
+
+
+def behind_others(run: ParkedRun) -> ParkedRun:
+    """The run, after those that already wait for this opening of the circuit.
+
+    The call of the first one is the probe, and the rest do not come back at once. Raises StoreUnavailable.
+    """
+    if run.circuit is None:
+        return run
+    same = [parked for parked in parked_runs() if parked.circuit == run.circuit]
+    before = sum(parked.until > run.until - APART / 2 for parked in same)
+    return run.model_copy(update={"until": run.until + APART * before})
+
+
+def keep(run: ParkedRun, store: Store | str | None = None) -> None:
+    """Write what the store keeps of a run. Raises StoreUnavailable."""
+    lasts = None if run.is_open else KEPT_SECONDS
+    value = run.model_dump(mode="json")
+    change(open_ledger(store).store, key_of(run.flow_run_id), lambda _: value, lasts, lambda _: run.is_open)
+
+
+def begin_pass(run: ParkedRun) -> None:
+    """A parked run runs again. Raises StoreUnavailable."""
+    keep(run.model_copy(update={"state": "running"}))
+    emit("run.woken", "run", run.name, {**_told(run), "waited": max(time.time() - run.at, 0.0)})
+
+
+def park(run: ParkedRun) -> State[Any] | str:
+    """Set the state of a running flow run to Parked; or why the API rejected it. Raises ApiUnavailable.
+
+    The run keeps its retries: the next start is counted by Prefect, so it may start once more.
+    """
+    run_id = UUID(run.flow_run_id)
+    with asking_api() as client:
+        flow_run = client.read_flow_run(run_id)
+        if flow_run.state is None or not flow_run.state.is_running():
+            return f"it is {flow_run.state and flow_run.state.name}"
+        policy = flow_run.empirical_policy.model_dump(mode="json")
+        retries = policy["retries"]
+        policy |= {"retries": None if retries is None else retries + 1, "retry_type": "reschedule"}
+        # The id of the process would keep a cancelled run in Cancelling; the client leaves out a None.
+        body = {"empirical_policy": policy, "infrastructure_pid": None}
+        client.request("PATCH", "/flow_runs/{id}", path_params={"id": run_id}, json=body).raise_for_status()
+        refusal = _schedule(client, run_id, run.until, message_of(run))
+        if refusal is not None:
+            return refusal
+        state = client.read_flow_run(run_id).state
+    assert state is not None
+    emit("run.parked", "run", run.name, _told(run))
+    return state
+
+
+def _schedule(client: SyncPrefectClient, run_id: UUID, at: float, message: str) -> str | None:
+    moment = datetime.fromtimestamp(at, UTC)
+    state = Scheduled(name=PARKED, scheduled_time=moment, message=redact(message))
+    answer = client.set_flow_run_state(run_id, state)
+    if answer.status is SetStateStatus.ACCEPT:
+        return None
+    return redact(str(getattr(answer.details, "reason", None) or f"the API answered {answer.status.value}"))
+
+
+def _told(run: ParkedRun) -> dict[str, Any]:
+    names = ("flow_run_id", "flow", "why", "until", "parks", "circuit")
+    return run.model_dump(mode="json", include={*names})
+
+
+def is_parked(run: FlowRun) -> bool:
+    """Whether a flow run is parked."""
+    return run.state is not None and run.state.is_scheduled() and run.state.name == PARKED
+
+
+def wake(
+    flow_run_id: str, by: str, *, after: float = 0.0, store: Store | str | None = None
+) -> tuple[ParkedRun, str | None]:
+    """Let a parked run go on in `after` seconds; and why it was not woken, if so.
+
+    A run that waits for a service does not go on before the service said it will be back. Raises
+    StoreUnavailable, ApiUnavailable, and ConfigurationError if the run is not known.
+    """
+    run = read_parked(flow_run_id, store)
+    if run is None:
+        raise ConfigurationError(f"No parked flow run {flow_run_id!r}: `prefect-resilience runs parked`")
+    now = time.time()
+    at = max(now + after, run.at + LEAD, run.not_before or 0.0)
+    with asking_api() as client:
+        flow_run = client.read_flow_run(UUID(flow_run_id))
+        if not is_parked(flow_run):
+            return run, f"it is {flow_run.state and flow_run.state.name}, not {PARKED}"
+        if at >= run.until:
+            return run, "it goes on at its time"
+        earlier = run.model_copy(update={"until": at})
+        taken = change(
+            open_ledger(store).store,
+            key_of(flow_run_id),
+            lambda stored: earlier.model_dump(mode="json") if stored == run.model_dump(mode="json") else None,
+            is_open=lambda _: True,
+        )
+        if taken is None:
+            return run, "another process wakes it"
+        refusal = _schedule(client, flow_run.id, at, f"Woken by {by}. {message_of(earlier)}")
+    return earlier, refusal
+
+
+def _was_killed(run: ParkedRun, crash: State[Any]) -> bool:
+    return run.state == "parking" or crash.timestamp.timestamp() < run.until
+
+
+def mend_parked(
+    *, dry_run: bool = False, store: Store | str | None = None
+) -> Iterator[tuple[ParkedRun, str]]:
+    """Find parked runs that nothing will wake, and schedule them; each with what was wrong.
+
+    If a process was killed while it parked its run, a worker reports it as Crashed. Raises StoreUnavailable
+    and ApiUnavailable.
+    """
+    for run in parked_runs(store):
+        with asking_api() as client:
+            flow_run = None
+            with suppress(ObjectNotFound):
+                flow_run = client.read_flow_run(UUID(run.flow_run_id))
+            state = None if flow_run is None else flow_run.state
+            late = run.until < time.time() - LATE.total_seconds()
+            if state is not None and flow_run is not None and is_parked(flow_run):
+                trouble = f"it is Parked, and should have gone on at {utc_text(run.until)}" if late else None
+            elif state is not None and state.is_crashed() and _was_killed(run, state):
+                trouble = "its process was killed while it parked"
+            else:
+                trouble = None
+            if trouble is None:
+                if state is None or state.is_final():
+                    keep(run.model_copy(update={"state": "running"}), store)
+                continue
+            yield run, trouble
+            if not dry_run:
+                at = max(run.until, time.time())
+                _schedule(client, UUID(run.flow_run_id), at, f"Found: {trouble}. {message_of(run)}")
+                keep(run.model_copy(update={"state": "parked", "until": at}), store)
+                emit("run.stranded", "run", run.name, {**_told(run), "trouble": trouble})

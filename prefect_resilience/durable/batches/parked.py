@@ -1,0 +1,65 @@
+"""Parked flow runs: what the store keeps of each of them, and the changes of it. Pure.
+
+A parked run holds no process: it waits in the API as Scheduled, named Parked, until a worker runs it again.
+
+    parking ──> parked ──> running ──> (parking, ...)
+
+The intent is stored before the state is set, so a process that is killed in between does not lose the wait.
+Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from prefect_resilience.base.text import utc_text
+
+PREFIX = "parked/"
+PARKED = "Parked"
+"""The name of the state of a parked flow run, and of a task run that waits in it."""
+LEAD = 30.0
+"""The fewest seconds for which a run is parked: a worker takes a run up to 10 s early, and by then the old
+process must have ended."""
+KEPT_SECONDS = 7 * 86_400.0
+
+
+class ParkedRun(BaseModel, frozen=True):
+    """One flow run that parks, or has parked.
+
+    `until` is when it goes on, and `not_before` when a service said it will be back. `at` is when it parked,
+    `since` when it did first, and `parks` how often it did.
+    """
+
+    flow_run_id: str
+    name: str
+    flow: str
+    why: str
+    until: float
+    at: float
+    since: float
+    parks: int = 1
+    state: Literal["parking", "parked", "running"] = "parking"
+    circuit: str | None = None
+    not_before: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is, or should be, parked."""
+        return self.state != "running"
+
+
+def key_of(flow_run_id: str) -> str:
+    """The key of a run's document."""
+    return f"{PREFIX}{flow_run_id}"
+
+
+def parked_of(document: Any) -> ParkedRun | None:
+    """The run of a document."""
+    return None if document is None else ParkedRun.model_validate(document)
+
+
+def message_of(run: ParkedRun) -> str:
+    """The message of its state in the UI."""
+    return f"Parked until {utc_text(run.until)}: {run.why}"
