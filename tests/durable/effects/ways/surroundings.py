@@ -35,6 +35,7 @@ class Here:
     replays: int = 0
     doubts: int = 0
     outer_deadline = None
+    parking = None
     may_go_on: bool = False
     guard: Guard = field(init=False)
     records: dict[str, RunRecord] = field(default_factory=dict[str, RunRecord])
