@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
@@ -62,7 +62,6 @@ def _arrive(until: float, remaining: float, seconds: float, set_at: str, clock: 
     return CallDeadline(until if is_same else monotonic() + remaining, seconds, set_at)
 
 
-@lru_cache(maxsize=1)
 def _clock() -> str | None:
     """Identifies the monotonic clock, which the processes of one boot share on Linux; None if unknown."""
     try:

@@ -20,18 +20,18 @@ pytestmark = [pytest.mark.api, pytest.mark.timeout(120, method="thread")]
 LATE = 15.0
 
 
-@pytest.mark.parametrize("nesting", IN_RUNS, ids=lambda nesting: nesting.__name__)
-def test_a_run_ends_and_nothing_is_begun_after_its_deadline(nesting: Any, tmp_path: Any) -> None:
-    outcome = measure(nesting.__name__, 1.0, str(tmp_path))
-    assert outcome.begun_after == []
-    assert outcome.late < LATE
+SLOW = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
-@pytest.mark.long
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("nesting", ON_POOLS, ids=lambda nesting: nesting.__name__)
-def test_so_it_is_in_other_processes(nesting: Any, tmp_path: Any) -> None:
-    outcome = measure(nesting.__name__, 3.0, str(tmp_path))
+@pytest.mark.parametrize(
+    ("nesting", "seconds"),
+    [(name.__name__, 1.0) for name in IN_RUNS]
+    + [pytest.param(name.__name__, 3.0, marks=SLOW) for name in ON_POOLS],
+)
+def test_a_run_ends_and_nothing_is_begun_after_its_deadline(
+    nesting: str, seconds: float, tmp_path: Any
+) -> None:
+    outcome = measure(nesting, seconds, str(tmp_path))
     assert outcome.begun_after == []
     assert outcome.late < LATE
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import CellType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overload
 from uuid import uuid4
 
@@ -136,7 +137,7 @@ def _decorate(
     # Its scope tells Effect that the key may be one of a nested function.
     effect = Effect(key=key, verify=verify, scope="once")
     guard = make_guard(_passing_requests(tool, isasync), isasync, NO_RETRY, {"effect": effect})
-    once_tool = OnceTool(guard, _name_of(tool), scope, tells, contexts)
+    once_tool = OnceTool(guard, tool.__name__, scope, tells, contexts)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return drive(_steps(once_tool, args, kwargs)) if is_enabled() else tool(*args, **kwargs)
@@ -184,12 +185,8 @@ def _passing_requests(tool: Callable[..., Any], isasync: bool) -> Callable[..., 
     return functools.wraps(tool)(call_async if isasync else call)
 
 
-def _name_of(tool: Any) -> str:
-    return str(getattr(tool, "__name__", None) or _name_of(tool.func))
-
-
 def _check_function(tool: object) -> None:
-    if not (inspect.isroutine(tool) or isinstance(tool, partial)) or generates(tool):
+    if not inspect.isroutine(tool) or generates(tool):
         raise ConfigurationError(
             f"once() wraps a function with one result, not {tool!r:.80}: write @once below the framework's "
             "own decorator"
@@ -197,7 +194,7 @@ def _check_function(tool: object) -> None:
 
 
 def _check_scope(scope: Scope, tool: Callable[..., Any], is_known: bool) -> None:
-    name = _name_of(tool)
+    name = tool.__name__
     if not is_known:
         raise ConfigurationError(
             f"once({name}) needs the run or turn in which the tool is called once: declare the framework's "
@@ -218,12 +215,19 @@ def _check_enclosed(tool: Any, key: str | None) -> None:
         return
     # A variable that the tool itself changes is a counter or a cache.
     changed = {step.argval for step in dis.get_instructions(function) if step.opname == "STORE_DEREF"}
-    for variable, value in inspect.getclosurevars(function).nonlocals.items():
-        if variable not in changed and isinstance(value, str | bytes | int | float):
+    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if variable not in changed and _is_plain(cell):
             raise ConfigurationError(
-                f"once({_name_of(tool)}) needs a key: it uses {variable!r} of the enclosing function, which "
-                f'is not in its arguments; write key="{_name_of(tool)}:...", another one for each value'
+                f"once({tool.__name__}) needs a key: it uses {variable!r} of the enclosing function, which "
+                f'is not in its arguments; write key="{tool.__name__}:...", another one for each value'
             )
+
+
+def _is_plain(cell: CellType) -> bool:
+    try:
+        return isinstance(cell.cell_contents, str | bytes | int | float)
+    except ValueError:  # the enclosing function sets it later
+        return False
 
 
 # -- one call

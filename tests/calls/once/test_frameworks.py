@@ -11,13 +11,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from flows.llm_dialects import openai_message
+from prefect_resilience.testing.services import ReceivedRequest, Reply, ScriptedService
 
 pytestmark = pytest.mark.long
 
@@ -39,104 +39,62 @@ POINTS = ("the model is asked", "the bank got the transfer", "the model is asked
 
 
 class World:
-    """A scripted model and a bank on loopback. `kill` is called when the point is reached, once."""
+    """A scripted model and a bank on loopback. The program is killed when the point is reached, once."""
 
-    def __init__(self, point: str, kill: Callable[[], None]) -> None:
+    def __init__(self, point: str) -> None:
         self.transfers: dict[str, str] = {}
         self.calls = 0
         self.point: str | None = point
-        self.kill = kill
+        self.program: Any = None
+
+    def run(self, *command: str, **options: Any) -> tuple[int, str, str]:
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.program = subprocess.Popen(command, start_new_session=True, **pipes, **options)
+        output, errors = self.program.communicate(timeout=100)
+        return self.program.returncode, output.strip(), errors
 
     def reach(self, point: str) -> None:
         if self.point == point:
             self.point = None
-            self.kill()
+            os.killpg(self.program.pid, signal.SIGKILL)
+            self.program.wait()
 
-    def answer(self, path: str, body: Any) -> tuple[int, Any]:
-        if path.endswith("/chat/completions"):
-            return 200, self.completion(body["messages"])
-        if body is None:
-            receipt = self.transfers.get(path.rpartition("/")[2].replace("%3A", ":"))
-            return (404, {}) if receipt is None else (200, {"receipt": receipt})
+    def answer(self, request: ReceivedRequest, _: Any) -> Reply:
+        if request.method == "GET":
+            receipt = self.transfers.get(request.path.rpartition("/")[2].replace("%3A", ":"))
+            return Reply(404) if receipt is None else Reply(body={"receipt": receipt})
+        body = json.loads(request.body)
+        if request.path.endswith("/chat/completions"):
+            return Reply(headers={"Content-Type": "application/json"}, body=self.complete(body["messages"]))
         assert (body["to"], body["amount"]) == ("bob", 50)
         receipt = f"receipt-{len(self.transfers) + 1}"
         self.transfers[body["key"] if body["key"] not in self.transfers else receipt] = receipt
         self.reach(POINTS[1])
-        return 200, {"receipt": receipt}
+        return Reply(body={"receipt": receipt})
 
-    def completion(self, messages: list[Any]) -> Any:
+    def complete(self, messages: list[Any]) -> Any:
         results = [message["content"] for message in messages if message["role"] == "tool"]
         self.reach(POINTS[2] if results else POINTS[0])
         self.calls += 1
-        message: dict[str, Any] = {"role": "assistant", "content": results[-1] if results else None}
+        answer = openai_message(results[-1] if results else "transfer")
         if not results:
             function = {"name": "transfer", "arguments": '{"to": "bob", "amount": 50}'}
-            message["tool_calls"] = [{"id": f"call-{self.calls}", "type": "function", "function": function}]
-        reason = "stop" if results else "tool_calls"
-        choice = {"index": 0, "message": message, "finish_reason": reason}
-        return {
-            "id": "c",
-            "object": "chat.completion",
-            "created": 1,
-            "model": "scripted",
-            "choices": [choice],
-        }
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[World], str]]:
-    servers: list[ThreadingHTTPServer] = []
-
-    def start(world: World) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                body = json.loads(self.rfile.read(length)) if length else None
-                status, answer = world.answer(self.path, body)
-                try:
-                    self.send_response(status)
-                    self.send_header("Content-Type", "application/json")
-                    self.end_headers()
-                    self.wfile.write(json.dumps(answer).encode())
-                except OSError:
-                    return  # the program was killed
-
-            do_POST = do_GET
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_address[1]}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+            call = {"id": f"call-{self.calls}", "type": "function", "function": function}
+            answer["choices"][0]["message"] |= {"content": None, "tool_calls": [call]}
+        return answer
 
 
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_killed_agent_that_is_begun_again_transfers_once(program, point, tmp_path, serve):
-    running: list[subprocess.Popen[str]] = []
-
-    def kill() -> None:
-        os.killpg(running[-1].pid, signal.SIGKILL)
-        running[-1].wait()
-
-    world = World(point, kill)
-    address = serve(world)
+def test_a_killed_agent_that_is_begun_again_transfers_once(program, point, tmp_path, store):
+    world = World(point)
     own = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "COV_"))}
-    own |= {"MODEL_URL": f"{address}/v1", "BANK_URL": address, "PYTHONPATH": str(ROOT)}
-    own |= {"PREFECT_HOME": str(tmp_path), "PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{tmp_path}/effects.db"}
-    command = [PYTHON, "-m", f"flows.once.{program}", "turn-17"]
-    outputs = []
-    for _ in range(2):
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        running.append(subprocess.Popen(command, cwd=tmp_path, env=own, start_new_session=True, **pipes))
-        outputs.append(running[-1].communicate(timeout=100))
-    assert running[0].returncode == -signal.SIGKILL, outputs[0]
-    assert running[1].returncode == 0, outputs[1]
-    assert outputs[1][0].strip() == "receipt-1"
+    with ScriptedService() as service:
+        service.watch(world.answer)
+        own |= {"MODEL_URL": f"{service.url}/v1", "BANK_URL": service.url, "PYTHONPATH": str(ROOT)}
+        own |= {"PREFECT_HOME": str(tmp_path), "PREFECT_RESILIENCE_STORE_URL": store}
+        command = [PYTHON, "-m", f"flows.once.{program}", "turn-17"]
+        first, second = (world.run(*command, cwd=tmp_path, env=own) for _ in range(2))
+    assert first[0] == -signal.SIGKILL, first
+    assert second[:2] == (0, "receipt-1"), second
     assert list(world.transfers.values()) == ["receipt-1"]

@@ -7,20 +7,16 @@ from collections import Counter
 import pytest
 from prefect import flow, task
 
-from prefect_resilience import Effect, NotRecorded, batch_status, once, open_store, resilient_task
+from prefect_resilience import Effect, NotRecorded, batch_status, once, resilient_task
 from prefect_resilience.durable.effects.opening import batches
-from prefect_resilience.stores.base import scan_all
 
 pytestmark = pytest.mark.api
 SENT: Counter[str] = Counter()
 
 
 @pytest.fixture(autouse=True)
-def store(monkeypatch, tmp_path):
-    url = f"sqlite:///{tmp_path}/effects.db"
-    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
+def bank():
     SENT.clear()
-    return url
 
 
 @once(scope="turn-{to}")
@@ -35,7 +31,7 @@ def mail(to: str) -> str:
     return "sent"
 
 
-def test_a_retry_of_the_flow_replays_and_effects_of_the_flow_are_not_missed(store):
+def test_a_retry_of_the_flow_replays_and_effects_of_the_flow_are_not_missed():
     answers = []
 
     @task
@@ -58,7 +54,7 @@ def test_a_retry_of_the_flow_replays_and_effects_of_the_flow_are_not_missed(stor
     assert [effect.state for effect in batch_status("turn-bob").effects] == ["done"]
 
 
-def test_a_ledger_that_was_emptied_is_missed_by_the_run(store):
+def test_a_ledger_that_was_emptied_is_missed_by_the_run(empty):
     lost = []
 
     @flow(retries=1)
@@ -68,9 +64,7 @@ def test_a_ledger_that_was_emptied_is_missed_by_the_run(store):
         except NotRecorded as error:
             lost.append(str(error))
             return
-        opened = open_store(store)
-        for place, document in list(scan_all(opened, "")):
-            opened.delete(place, document.version)
+        empty()
         batches.counts.clear()  # as in another process
         batches.open.clear()
         raise ConnectionError("the worker")
