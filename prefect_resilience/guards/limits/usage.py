@@ -191,12 +191,7 @@ class MeteredLimit(NamedLimit):
         """What a call with this usage counts for."""
 
     def finish(
-        self,
-        ticket: Ticket,
-        error: BaseException | None = None,
-        *,
-        info: ErrorInfo | None = None,
-        took: float | None = None,
+        self, ticket: Ticket, error: BaseException | None = None, *, info: ErrorInfo | None = None, **_: Any
     ) -> Steps[None]:
         """Settle the call."""
         cast("Meter", ticket).settle(error, info)
