@@ -62,12 +62,12 @@ class RunParks(Pause):
 
 @dataclass(frozen=True, slots=True)
 class LongWait:
-    """A wait of one call: until when, of what, and why. `asked`: a service said when it will be back."""
+    """A wait of one call: until when, and why. `by_service`: a service said when it will be back."""
 
     until: float
     why: str
     circuit: str | None = None
-    asked: bool = False
+    by_service: bool = False
 
 
 class Opening(NamedTuple):
@@ -79,18 +79,17 @@ class Opening(NamedTuple):
 
 @dataclass(eq=False)
 class Parking:
-    """The long waits in one pass of a flow run. `latest`: the run waits until then at most."""
+    """The long waits in one pass of a flow run, which waits until `latest` at most.
+
+    `since`: when it was parked first. `parks`: how often it was. `outer`: those of the flow around a subflow.
+    """
 
     policy: Retry
     latest: float
-    earlier: ParkedRun | None = None
+    since: float = 0.0
+    parks: int = 0
     outer: Parking | None = None
     waits: list[LongWait] = field(default_factory=list[LongWait])
-
-    @property
-    def parks(self) -> int:
-        """How often the run was parked."""
-        return 0 if self.earlier is None else self.earlier.parks
 
     def wait_of(
         self, name: str, context: ErrorContext, verdict: Verdict | None, opening: Opening | None = None
@@ -110,10 +109,7 @@ class Parking:
         by_service = context.category is not ErrorCategory.CIRCUIT_OPEN and context.retry_after is not None
         circuit = None if opening is None else opening.circuit
         wait = LongWait(time.time() + seconds, f"{name}: {context.summary()}", circuit, by_service)
-        parking: Parking | None = self
-        while parking is not None:
-            parking.waits.append(wait)
-            parking = parking.outer
+        self.waits.append(wait)
         return wait
 
     def note_failure(self, name: str, error: Exception) -> None:
@@ -125,8 +121,6 @@ class Parking:
 
 current_parking: ContextVar[Parking | None] = ContextVar("prefect_resilience_parking", default=None)
 """The long waits of the flow run around this code."""
-begun: list[Parking] = []
-"""Those of this process: without any, a call need not look for its own."""
 
 
 def opening_of(circuit: CircuitBreaker) -> Opening | None:
@@ -165,33 +159,29 @@ def begin_parking(policy: Retry | None, context: FlowRunContext, fn: Callable[..
         raise ConfigurationError(NO_DEPLOYMENT)
     if not isinstance(context.task_runner, ThreadPoolTaskRunner):
         raise ConfigurationError(NO_THREADS)
-    log, earlier = flow_run_logger(flow_run=run), None
+    now, earlier = time.time(), None
     if run.run_count <= 1 and (names := [*tasks_that_run_again(fn)]):
-        log.warning(RUN_AGAIN, ", ".join(map(repr, names)))
+        flow_run_logger(flow_run=run).warning(RUN_AGAIN, ", ".join(map(repr, names)))
     from prefect_resilience.durable.batches.edge import parking
 
-    try:
+    with suppress(StoreUnavailable):
         earlier = parking.read_parked(str(run.id))
         if earlier is not None and earlier.is_open:
             parking.begin_pass(earlier)
-            log.info("Goes on after it was parked at %s: %s", utc_text(earlier.at), earlier.why)
-    except StoreUnavailable as failure:
-        log.warning("Whether this run was parked is unknown: %s", failure)
-    since = time.time() if earlier is None else earlier.since
-    return Parking(policy, since + policy.max_parked, earlier)
+    since, parks = (now, 0) if earlier is None else (earlier.since, earlier.parks)
+    return Parking(policy, since + policy.max_parked, since, parks)
 
 
 def tasks_that_run_again(fn: Callable[..., Any]) -> Iterator[str]:
     """The names of the tasks in a flow's code that a later pass runs again, though they are done."""
     plain: Any = inspect.unwrap(fn)
     by_default = should_persist_result()
-    names, codes = set[str](), [plain.__code__]
-    while codes:
-        code: CodeType = codes.pop()
-        names |= {*code.co_names}
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     scope: dict[str, Any] = {**plain.__globals__, **inspect.getclosurevars(plain).nonlocals}
-    for name in sorted(names | {*plain.__code__.co_freevars}):
+    names, codes = set[str](), [plain.__code__]
+    for code in codes:  # and the code inside it, such as of comprehensions
+        names |= {*code.co_names, *code.co_freevars}
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    for name in sorted(names):
         task: Any = scope.get(name)
         if not isinstance(task, Task) or getattr(getattr(cast("Any", task), "guard", None), "effect", None):
             continue
@@ -209,31 +199,25 @@ def parking_around(parking: Parking | None, context: FlowRunContext) -> Generato
     run = context.flow_run
     assert run is not None
     with setting(current_parking, parking):
-        begun.append(parking)
         try:
             yield
-        except BaseException as error:
+        except (Exception, RunParks, BaseExceptionGroup) as error:
             if isinstance(error, Exception):
                 parking.note_failure(run.name, error)
-            if not parking.waits or not _ends_the_function(error):
+            # Its run may be cancelled, or its process end.
+            group = cast("BaseExceptionGroup[BaseException]", error)
+            if not parking.waits or (
+                isinstance(error, BaseExceptionGroup) and group.split((Exception, RunParks))[1] is not None
+            ):
                 raise
-        finally:
-            begun.remove(parking)
     if not parking.waits:
         return
     wait_for_submitted(context)
     if parking.outer is not None:
+        parking.outer.waits += parking.waits
         raise RunParks("its flow run parks")
     send_totals(ended=run.id)
     raise RunParks(state=_park(parking, context))
-
-
-def _ends_the_function(error: BaseException) -> bool:
-    """Whether the function has ended by itself, and not because its run is cancelled or its process ends."""
-    if isinstance(error, BaseExceptionGroup):
-        members = cast("BaseExceptionGroup[BaseException]", error).exceptions
-        return all(_ends_the_function(member) for member in members)
-    return isinstance(error, Exception | RunParks)
 
 
 def _park(parking: Parking, context: FlowRunContext) -> State[Any] | None:
@@ -241,7 +225,7 @@ def _park(parking: Parking, context: FlowRunContext) -> State[Any] | None:
     from prefect_resilience.durable.batches.decisions import ApiUnavailable
     from prefect_resilience.durable.batches.edge import parking as parked_runs
 
-    run, earlier = context.flow_run, parking.earlier
+    run = context.flow_run
     assert run is not None
     log, longest = flow_run_logger(flow_run=run), max(parking.waits, key=lambda wait: wait.until)
     while overdue_calls() and time.time() < longest.until - LEAD:
@@ -254,35 +238,26 @@ def _park(parking: Parking, context: FlowRunContext) -> State[Any] | None:
         why=longest.why,
         until=max(longest.until, now + LEAD),
         at=now,
-        since=now if earlier is None else earlier.since,
+        since=parking.since if parking.parks else now,
         parks=parking.parks + 1,
         circuit=longest.circuit,
-        not_before=max((wait.until for wait in parking.waits if wait.asked), default=None),
+        not_before=max((wait.until for wait in parking.waits if wait.by_service), default=None),
     )
-    with suppress(StoreUnavailable):
+    try:
         parked = parked_runs.behind_others(parked)
-    _keep(parked, log)
-    while True:
+        parked_runs.keep(parked)
+    except StoreUnavailable as failure:
+        log.warning("That this run parks could not be stored: %s", failure)
+    state = None
+    while state is None:
         try:
             state = parked_runs.park(parked)
-            break
         except ApiUnavailable as failure:
             log.warning("Waiting in the process, because the run could not be parked: %s", failure)
             time.sleep(TRY_AGAIN)
             parked = parked.model_copy(update={"until": max(parked.until, time.time() + LEAD)})
-    if isinstance(state, str):
-        log.warning("Not parked: %s", state)
-        _keep(parked.model_copy(update={"state": "running"}), log)
-        return None
-    _keep(parked.model_copy(update={"state": "parked"}), log)
-    log.info("%s", message_of(parked))
-    return state
-
-
-def _keep(parked: ParkedRun, log: Any) -> None:
-    from prefect_resilience.durable.batches.edge import parking
-
-    try:
-        parking.keep(parked)
-    except StoreUnavailable as failure:
-        log.warning("That this run parks could not be stored: %s", failure)
+    is_rejected = isinstance(state, str)
+    with suppress(StoreUnavailable):
+        parked_runs.keep(parked.model_copy(update={"state": "running" if is_rejected else "parked"}))
+    log.info("%s", f"Not parked: {state}" if is_rejected else message_of(parked))
+    return None if isinstance(state, str) else state
