@@ -317,7 +317,7 @@ def crash_silent_runs(
     silent_minutes: Annotated[float, Field(ge=1)] | None = None, dry_run: bool = False
 ) -> int:
     """Set flow runs to Crashed that are Running but stopped sending heartbeats, or that wait for a retry in a
-    process that is gone; and schedule runs that were killed while they parked. Returns how many.
+    process that is gone; and schedule parked runs that nothing would wake. Returns how many.
 
     A worker that died with its runs reports nothing. Once the runs are Crashed, they are recovered like after
     any other crash. A run that never sent a heartbeat is left as it is.
@@ -332,9 +332,9 @@ def crash_silent_runs(
     silent = closing.crash_silent(limit, dry_run=dry_run)
     for run in silent:
         get_run_logger().warning("Flow run %r (%s): %s", run.name, run.id, run)
-    stranded = parking.mend_parked(dry_run=dry_run)
-    for parked in stranded:
-        get_run_logger().warning("Flow run %r (%s): %s", parked.name, parked.flow_run_id, parking.KILLED)
+    stranded = [*parking.mend_parked(dry_run=dry_run)]
+    for parked, trouble in stranded:
+        get_run_logger().warning("Flow run %r (%s): %s", parked.name, parked.flow_run_id, trouble)
     return len(silent) + len(stranded)
 
 

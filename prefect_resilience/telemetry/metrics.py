@@ -19,6 +19,9 @@ Counters (Prometheus appends `_total`), all under `prefect_resilience.`:
     `budget.burns`         {burn}        budget
     `caps.reached`         {cap}         cap
     `deadlines.exceeded`   {call}        task
+    `runs.parked`          {parking}     flow
+    `runs.woken`           {waking}      flow: a parked run that began again
+    `runs.stranded`        {run}         flow: a parked run that nothing would have woken
 
 For nodes of plans, attempts, retries, recoveries, failures, fallbacks and `refusals` also have `action`, the
 node's type. There is one histogram: `recovery.duration` (s), from the start of a run's first attempt to
@@ -136,6 +139,9 @@ COUNTERS = {
     "deadlines.exceeded": ("{call}", "Calls that ended because a deadline passed"),
     "budget.burns": ("{burn}", "Error budgets that began to burn too fast"),
     "caps.reached": ("{cap}", "Spending caps that were reached"),
+    "runs.parked": ("{parking}", "Flow runs that parked for a long wait"),
+    "runs.woken": ("{waking}", "Parked flow runs that began again"),
+    "runs.stranded": ("{run}", "Parked flow runs that nothing would have woken"),
 }
 
 Payload = dict[str, Any]
@@ -286,6 +292,9 @@ _COUNTED: dict[str, tuple[str, str | None, Callable[[Payload], dict[str, Any]]]]
     "deadline.exceeded": ("deadlines.exceeded", None, _of_task),
     "budget.burned": ("budget.burns", None, lambda p: {"budget": label_of("budget", p.get("name"))}),
     "cap.reached": ("caps.reached", None, lambda p: {"cap": label_of("cap", p.get("name"))}),
+    "run.parked": ("runs.parked", None, lambda p: {"flow": label_of("flow", p.get("flow"))}),
+    "run.woken": ("runs.woken", None, lambda p: {"flow": label_of("flow", p.get("flow"))}),
+    "run.stranded": ("runs.stranded", None, lambda p: {"flow": label_of("flow", p.get("flow"))}),
 }
 """For each event its counter, its name in the totals, and its attributes."""
 

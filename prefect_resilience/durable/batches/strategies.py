@@ -186,7 +186,9 @@ def recovery_hint(
         return _with_keys("manual_only", f"{_stands(ended)}{tried}", effects)
     because, at = _how_it_ended(ended), next_at(trail, policy, now, random, ended.back_at)
     if waits:
-        because += f", and the service will be back at {utc_text(ended.back_at)}"
+        because = (
+            f"{because}, and the service will be back at {utc_text(ended.back_at)}, so no attempt is counted"
+        )
     attempt = None if waits else trail.recoveries + 1
     return _restart(effects, because, automatic=True, attempt=attempt, next_at=at)
 

@@ -213,7 +213,8 @@ def prune(*, older_than: str, how: options.Planning = options.PLANNING) -> int:
 
 def _document(status: BatchStatus) -> dict[str, Any]:
     """The batch as JSON."""
-    names = ("batch_id", "state", "occurred_at", "seconds_in_error", "archived", "hint", "effects", "audit")
+    names = ("batch_id", "state", "occurred_at", "seconds_in_error", "seconds_silent")
+    names += ("archived", "hint", "effects", "audit")
     return {name: getattr(status, name) for name in names}
 
 

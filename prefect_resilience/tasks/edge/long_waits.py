@@ -62,12 +62,12 @@ class RunParks(Pause):
 
 @dataclass(frozen=True, slots=True)
 class LongWait:
-    """A wait of one call: until when, and why. `by_service`: a service said when it will be back."""
+    """A wait of one call: until when, of what, and why. `asked`: a service said when it will be back."""
 
     until: float
     why: str
     circuit: str | None = None
-    by_service: bool = False
+    asked: bool = False
 
 
 class Opening(NamedTuple):
@@ -79,17 +79,18 @@ class Opening(NamedTuple):
 
 @dataclass(eq=False)
 class Parking:
-    """The long waits in one pass of a flow run, which waits until `latest` at most.
-
-    `since`: when it was parked first. `parks`: how often it was. `outer`: those of the flow around a subflow.
-    """
+    """The long waits in one pass of a flow run. `latest`: the run waits until then at most."""
 
     policy: Retry
     latest: float
-    since: float = 0.0
-    parks: int = 0
+    earlier: ParkedRun | None = None
     outer: Parking | None = None
     waits: list[LongWait] = field(default_factory=list[LongWait])
+
+    @property
+    def parks(self) -> int:
+        """How often the run was parked."""
+        return 0 if self.earlier is None else self.earlier.parks
 
     def wait_of(
         self, name: str, context: ErrorContext, verdict: Verdict | None, opening: Opening | None = None
@@ -109,7 +110,10 @@ class Parking:
         by_service = context.category is not ErrorCategory.CIRCUIT_OPEN and context.retry_after is not None
         circuit = None if opening is None else opening.circuit
         wait = LongWait(time.time() + seconds, f"{name}: {context.summary()}", circuit, by_service)
-        self.waits.append(wait)
+        parking: Parking | None = self
+        while parking is not None:
+            parking.waits.append(wait)
+            parking = parking.outer
         return wait
 
     def note_failure(self, name: str, error: Exception) -> None:
@@ -121,6 +125,8 @@ class Parking:
 
 current_parking: ContextVar[Parking | None] = ContextVar("prefect_resilience_parking", default=None)
 """The long waits of the flow run around this code."""
+begun: list[Parking] = []
+"""Those of this process: without any, a call need not look for its own."""
 
 
 def opening_of(circuit: CircuitBreaker) -> Opening | None:
@@ -159,29 +165,33 @@ def begin_parking(policy: Retry | None, context: FlowRunContext, fn: Callable[..
         raise ConfigurationError(NO_DEPLOYMENT)
     if not isinstance(context.task_runner, ThreadPoolTaskRunner):
         raise ConfigurationError(NO_THREADS)
-    now, earlier = time.time(), None
+    log, earlier = flow_run_logger(flow_run=run), None
     if run.run_count <= 1 and (names := [*tasks_that_run_again(fn)]):
-        flow_run_logger(flow_run=run).warning(RUN_AGAIN, ", ".join(map(repr, names)))
+        log.warning(RUN_AGAIN, ", ".join(map(repr, names)))
     from prefect_resilience.durable.batches.edge import parking
 
-    with suppress(StoreUnavailable):
+    try:
         earlier = parking.read_parked(str(run.id))
         if earlier is not None and earlier.is_open:
             parking.begin_pass(earlier)
-    since, parks = (now, 0) if earlier is None else (earlier.since, earlier.parks)
-    return Parking(policy, since + policy.max_parked, since, parks)
+            log.info("Goes on after it was parked at %s: %s", utc_text(earlier.at), earlier.why)
+    except StoreUnavailable as failure:
+        log.warning("Whether this run was parked is unknown: %s", failure)
+    since = time.time() if earlier is None else earlier.since
+    return Parking(policy, since + policy.max_parked, earlier)
 
 
 def tasks_that_run_again(fn: Callable[..., Any]) -> Iterator[str]:
     """The names of the tasks in a flow's code that a later pass runs again, though they are done."""
     plain: Any = inspect.unwrap(fn)
     by_default = should_persist_result()
-    scope: dict[str, Any] = {**plain.__globals__, **inspect.getclosurevars(plain).nonlocals}
     names, codes = set[str](), [plain.__code__]
-    for code in codes:  # and the code inside it, such as of comprehensions
-        names |= {*code.co_names, *code.co_freevars}
+    while codes:
+        code: CodeType = codes.pop()
+        names |= {*code.co_names}
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    for name in sorted(names):
+    scope: dict[str, Any] = {**plain.__globals__, **inspect.getclosurevars(plain).nonlocals}
+    for name in sorted(names | {*plain.__code__.co_freevars}):
         task: Any = scope.get(name)
         if not isinstance(task, Task) or getattr(getattr(cast("Any", task), "guard", None), "effect", None):
             continue
@@ -199,25 +209,31 @@ def parking_around(parking: Parking | None, context: FlowRunContext) -> Generato
     run = context.flow_run
     assert run is not None
     with setting(current_parking, parking):
+        begun.append(parking)
         try:
             yield
-        except (Exception, RunParks, BaseExceptionGroup) as error:
+        except BaseException as error:
             if isinstance(error, Exception):
                 parking.note_failure(run.name, error)
-            # Its run may be cancelled, or its process end.
-            group = cast("BaseExceptionGroup[BaseException]", error)
-            if not parking.waits or (
-                isinstance(error, BaseExceptionGroup) and group.split((Exception, RunParks))[1] is not None
-            ):
+            if not parking.waits or not _ends_the_function(error):
                 raise
+        finally:
+            begun.remove(parking)
     if not parking.waits:
         return
     wait_for_submitted(context)
     if parking.outer is not None:
-        parking.outer.waits += parking.waits
         raise RunParks("its flow run parks")
     send_totals(ended=run.id)
     raise RunParks(state=_park(parking, context))
+
+
+def _ends_the_function(error: BaseException) -> bool:
+    """Whether the function has ended by itself, and not because its run is cancelled or its process ends."""
+    if isinstance(error, BaseExceptionGroup):
+        members = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        return all(_ends_the_function(member) for member in members)
+    return isinstance(error, Exception | RunParks)
 
 
 def _park(parking: Parking, context: FlowRunContext) -> State[Any] | None:
@@ -225,7 +241,7 @@ def _park(parking: Parking, context: FlowRunContext) -> State[Any] | None:
     from prefect_resilience.durable.batches.decisions import ApiUnavailable
     from prefect_resilience.durable.batches.edge import parking as parked_runs
 
-    run = context.flow_run
+    run, earlier = context.flow_run, parking.earlier
     assert run is not None
     log, longest = flow_run_logger(flow_run=run), max(parking.waits, key=lambda wait: wait.until)
     while overdue_calls() and time.time() < longest.until - LEAD:
@@ -238,26 +254,35 @@ def _park(parking: Parking, context: FlowRunContext) -> State[Any] | None:
         why=longest.why,
         until=max(longest.until, now + LEAD),
         at=now,
-        since=parking.since if parking.parks else now,
+        since=now if earlier is None else earlier.since,
         parks=parking.parks + 1,
         circuit=longest.circuit,
-        not_before=max((wait.until for wait in parking.waits if wait.by_service), default=None),
+        not_before=max((wait.until for wait in parking.waits if wait.asked), default=None),
     )
-    try:
+    with suppress(StoreUnavailable):
         parked = parked_runs.behind_others(parked)
-        parked_runs.keep(parked)
-    except StoreUnavailable as failure:
-        log.warning("That this run parks could not be stored: %s", failure)
-    state = None
-    while state is None:
+    _keep(parked, log)
+    while True:
         try:
             state = parked_runs.park(parked)
+            break
         except ApiUnavailable as failure:
             log.warning("Waiting in the process, because the run could not be parked: %s", failure)
             time.sleep(TRY_AGAIN)
             parked = parked.model_copy(update={"until": max(parked.until, time.time() + LEAD)})
-    is_rejected = isinstance(state, str)
-    with suppress(StoreUnavailable):
-        parked_runs.keep(parked.model_copy(update={"state": "running" if is_rejected else "parked"}))
-    log.info("%s", f"Not parked: {state}" if is_rejected else message_of(parked))
-    return None if isinstance(state, str) else state
+    if isinstance(state, str):
+        log.warning("Not parked: %s", state)
+        _keep(parked.model_copy(update={"state": "running"}), log)
+        return None
+    _keep(parked.model_copy(update={"state": "parked"}), log)
+    log.info("%s", message_of(parked))
+    return state
+
+
+def _keep(parked: ParkedRun, log: Any) -> None:
+    from prefect_resilience.durable.batches.edge import parking
+
+    try:
+        parking.keep(parked)
+    except StoreUnavailable as failure:
+        log.warning("That this run parks could not be stored: %s", failure)

@@ -29,6 +29,7 @@ from prefect.utilities.hashing import hash_objects
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
 from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.base.outcomes import PLAIN
+from prefect_resilience.base.text import utc_text
 from prefect_resilience.calls.attempt import make_attempt
 from prefect_resilience.calls.edge.reports import ReportingRun
 from prefect_resilience.calls.first import FirstAttempt
@@ -93,8 +94,6 @@ class TaskSurroundings(ReportingRun):
     task_run: TaskRun
     carried: Carried | None = None
     may_go_on: bool = False
-    parking: long_waits.Parking | None = None
-    """The long waits of the flow run around the call; None if it does not park."""
     wait: long_waits.LongWait | None = None
     """The wait for which the flow run parks."""
     emit: ClassVar[staticmethod[..., None]] = staticmethod(emit)
@@ -155,7 +154,7 @@ class TaskSurroundings(ReportingRun):
             return False
 
     def parks(self, context: ErrorContext, verdict: Verdict) -> Steps[bool]:
-        if self.parking is None or self.task.isgenerator:  # a generator has given chunks away
+        if self.task.isgenerator:  # it has given chunks away
             return False
         opening, circuit = None, self.guard.circuit
         if circuit is not None and context.retryable and not verdict.retry:
@@ -163,6 +162,7 @@ class TaskSurroundings(ReportingRun):
         self.wait = self.parking.wait_of(self.task.name, context, verdict, opening)
         if self.wait is not None:
             self.close_record()
+            self.logger.info("Waiting until %s, for which the flow run parks", utc_text(self.wait.until))
         return self.wait is not None
 
     # Decomposition of work that is too big, and the request of the run.
@@ -260,7 +260,8 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
     keep_secrets_out_of_logs()
     run = TaskSurroundings(guard, context, context.task, context.task_run)
     run.outer_deadline = getattr(run.task, "outer_deadline", None)
-    run.parking = long_waits.current_parking.get()
+    if long_waits.begun:
+        run.parking = long_waits.current_parking.get()
     sent = options_sent.get(id(guard))
     if guard.policy is None and (sent is None or sent[0] is not guard or sent[1] < time.monotonic()):
         tell_options(guard, run.task)

@@ -27,7 +27,7 @@ from prefect_resilience.durable.batches.edge.flow_runs import (
     runs_that_ended_badly,
 )
 from prefect_resilience.durable.batches.edge.listing import find_batches
-from prefect_resilience.effects import recover
+from prefect_resilience.effects import batch_status, recover
 from prefect_resilience.operations import crash_silent_runs
 from prefect_resilience.operations.diagnosis import environment as checks
 from tests.durable.effects.test_recovery import put
@@ -291,7 +291,13 @@ def test_a_run_that_ends_between_the_question_and_the_answer_keeps_its_end(clien
     assert client.read_flow_run(run_id).state.is_completed()
 
 
-def test_three_of_its_own_heartbeats_are_the_limit(client, run_with, monkeypatch):
+def test_three_of_its_own_heartbeats_are_the_limit_and_their_age_is_shown(client, run_with, monkeypatch):
     monkeypatch.setattr(closing, "SKEW", 0.0)  # one machine has one clock
     often, once = run_with(Running(), beats=(0, 0.2)), run_with(Running(), beats=(0,))
     assert until(lambda: {one.id for one in silent_runs(client)} & {often, once} == {often})
+    age = batch_status(str(once)).seconds_silent
+    assert age is not None
+    assert 0 < age < 3 * closing.FIRST_BEAT
+    client.set_flow_run_state(often, Completed(), force=True)
+    for run_id in (run_with(Running()), often, UUID(int=1)):
+        assert batch_status(str(run_id)).seconds_silent is None

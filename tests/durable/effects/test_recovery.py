@@ -21,6 +21,7 @@ from prefect_resilience import Backoff, ConfigurationError, Retry, resilient_flo
 from prefect_resilience.durable.batches.audit import KEPT, Audit, effects_in_archive, trail_of
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge import recovery
+from prefect_resilience.durable.batches.strategies import RecoveryTrail
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted, Intend, Succeeded, decide
 from prefect_resilience.durable.effects.model import FailedCall as NotDone_
@@ -185,6 +186,8 @@ def test_a_recovery_waits_until_the_service_is_back_and_counts_no_attempt(deploy
     assert (report.action, report.waits) == ("rescheduled", False)
     trail = trail_of(Audit(open_ledger(), str(run.id)).document())
     assert (trail.recoveries, trail.waits) == (1, 1)
+    recover(str(run.id), "restart", force=True)
+    assert trail_of(Audit(open_ledger(), str(run.id)).document()) == RecoveryTrail()
 
 
 def test_a_subflow_run_means_its_root(deployed):

@@ -152,7 +152,9 @@ SERVICE_DOWN = RunEnd("FAILED", ErrorInfo.of(ErrorCategory.UNAVAILABLE, "503"), 
 @pytest.mark.parametrize(
     ("trail", "now", "counted", "at"),
     [
+        (RecoveryTrail(), NOW, None, NOW + 3_600),
         (RecoveryTrail(3, NOW), NOW, None, NOW + 3_600),  # every attempt is used up, and it is not counted
+        (RecoveryTrail(0, NOW, waits=1, waits_since=NOW), NOW + 3_599, None, NOW + 3_600),
         (RecoveryTrail(0, NOW + 3_600, waits=2, waits_since=NOW), NOW + 3_600, None, NOW + 3_720),
         (RecoveryTrail(0, NOW, waits=24, waits_since=NOW), NOW + 86_399, None, NOW + 86_399),
         (RecoveryTrail(0, NOW, waits=24, waits_since=NOW), NOW + 86_400, 1, NOW + 86_400),
@@ -162,13 +164,20 @@ def test_no_attempt_is_counted_against_a_service_that_says_when_it_is_back(trail
     hint = hint_of(effects("df"), SERVICE_DOWN, trail, POLICY, now)
     assert (hint.strategy, hint.automatic) == ("restart_from_last_external", True)
     assert (hint.attempt, hint.next_at) == (counted, at)
-    assert ("the service will be back at 1970-01-01 01:16:40 UTC" in hint.why) is (counted is None)
+    said = "the service will be back at 1970-01-01 01:16:40 UTC, so no attempt is counted" in hint.why
+    assert said is (counted is None)
 
 
 def test_runs_that_wait_for_one_service_do_not_come_back_at_once():
     spread = RecoveryPolicy(backoff=Backoff.exponential(60, jitter=0.5))
     times = [next_at(RecoveryTrail(), spread, NOW, random, NOW + 100) for random in (0.0, 0.5, 1.0)]
     assert times == [NOW + 100, NOW + 125, NOW + 150]
+
+
+def test_a_service_that_waits_for_ever_and_a_recovery_that_is_off():
+    waited = RecoveryTrail(3, NOW, waits=9, waits_since=NOW)
+    for trail, policy in ((waited, POLICY), (RecoveryTrail(), RecoveryPolicy(attempts=0))):
+        assert hint_of([], SERVICE_DOWN, trail, policy, NOW + 90_000).strategy == "manual_only"
 
 
 def test_a_policy_that_cannot_be_meant():

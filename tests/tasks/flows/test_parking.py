@@ -9,7 +9,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
 from prefect import flow, task
@@ -142,9 +141,12 @@ def test_a_run_parks_once_for_all_its_tasks_and_goes_on(client, caplog):
     assert parked.state.message.endswith(" UTC: ask: 503 unavailable: busy")
     assert (parked.empirical_policy.retries, parked.empirical_policy.retry_type) == (2, "reschedule")
     assert sorted(service.calls) == ["ask 0", "ask 1", "ask 2", "ask 3", "send 1", "send 2", "send 3"]
-    assert "neither an effect nor a stored result: 'ask'. " in caplog.text
+    assert (
+        "these tasks run again, because they have neither an effect nor a stored result: 'ask'" in caplog.text
+    )
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
-    assert read_parked(str(run.id)).state == "parked"
+    known = read_parked(str(run.id))
+    assert (known.flow, known.parks, known.state) == ("asks", 1, "parked")
 
     service.is_away = False
     done = run_pass(client, asks, run)
@@ -152,7 +154,7 @@ def test_a_run_parks_once_for_all_its_tasks_and_goes_on(client, caplog):
     assert client.read_flow_run(run.id).run_count == 2
     assert [service.calls.count(f"send {n}") for n in (1, 2, 3)] == [1, 1, 1]
     assert read_parked(str(run.id)).state == "running"
-    assert wake(str(run.id), "ada") == "it is Completed, not Parked"
+    assert wake(str(run.id), "ada")[1] == "it is Completed, not Parked"
 
 
 @pytest.mark.api
@@ -233,31 +235,44 @@ def test_a_cancelled_run_does_not_park_and_an_api_that_is_away_is_waited_for(cli
 
     # A worker wrote Crashed over Parked, or the process was killed in between.
     client.set_flow_run_state(run.id, Crashed(), force=True)
-    assert len(mend_parked(dry_run=True)) == crash_silent_runs() == 1
-    assert client.read_flow_run(run.id).state.message.startswith("Its process was killed while it parked. ")
-    assert mend_parked() == []
+    mended = crash_silent_runs.with_options(validate_parameters=False)
+    assert [trouble for one, trouble in mend_parked(dry_run=True)] == [
+        "its process was killed while it parked"
+    ]
+    assert mended() == 1
+    state = client.read_flow_run(run.id).state
+    assert (state.name, state.message.partition(" UTC")[0][:40]) == (
+        "Parked",
+        "Found: its process was killed while it p",
+    )
+    assert [*mend_parked()] == []
     known = read_parked(str(run.id))
+    keep(known.model_copy(update={"until": time.time() - 600}))
+    assert [trouble[:12] for _, trouble in mend_parked()] == ["it is Parked"]
+    assert [*mend_parked()] == []
 
     # A person wakes it, but not before the service is back.
-    assert wake(str(run.id), "ada") == "it goes on at its time"
-    may_go_on = known.model_copy(update={"not_before": None, "at": known.at - LEAD})
-    keep(may_go_on)
-    with monkeypatch.context() as patch:
-        patch.setattr(parked_runs, "read_parked", lambda _: known.model_copy(update={"not_before": None}))
-        assert wake(str(run.id), "ada") == "another process wakes it"
-    assert wake(str(run.id), "ada") is None
+    keep(known.model_copy(update={"not_before": None, "at": known.at - LEAD}))
+    earlier, refusal = wake(str(run.id), "ada", after=60)
+    assert (refusal, round(earlier.until - time.time())) == (None, 60)
     assert client.read_flow_run(run.id).state.message.startswith("Woken by ada. Parked until 20")
-    with pytest.raises(ConfigurationError, match="No parked flow run 'nosuch'"):
-        wake("nosuch", "ada")
-
+    assert wake(str(run.id), "ada", after=90)[1] == "it goes on at its time"
+    keep(known)
+    assert wake(str(run.id), "ada")[1] == "it goes on at its time", "its service said when it is back"
+    with monkeypatch.context() as patch:
+        patch.setattr(parked_runs, "read_parked", lambda *_: earlier)
+        assert wake(str(run.id), "ada", after=40)[1] == "another process wakes it"
+    keep(known.model_copy(update={"not_before": None, "at": known.at - LEAD}))
     with monkeypatch.context() as patch:
         patch.setattr(SyncPrefectClient, "set_flow_run_state", lambda *_: REJECTED)
+        assert wake(str(run.id), "ada")[1] == "not now"
         client.request("POST", "/flow_runs/{id}/set_state", path_params={"id": run.id}, json=RUNNING)
         assert park(known) == "not now"
     client.set_flow_run_state(run.id, Completed(), force=True)
-    keep(known.model_copy(update={"flow_run_id": str(UUID(int=1))}))
-    assert mend_parked() == []
-    assert not any(read_parked(run_id).is_open for run_id in (str(run.id), str(UUID(int=1))))
+    assert [*mend_parked()] == []
+    assert not read_parked(str(run.id)).is_open
+    with pytest.raises(ConfigurationError, match="No parked flow run 'nosuch'"):
+        wake("nosuch", "ada")
 
 
 @pytest.mark.api
@@ -272,13 +287,28 @@ def test_where_a_run_cannot_park_it_does_not_begin(client):
         run_pass(client, elsewhere, created(client, elsewhere))
 
 
-def test_only_a_flow_parks_and_only_parks():
-    for retry in (3, Retry(5, park_after=60)):
-        with pytest.raises(ConfigurationError, match="of a flow: write Retry"):
-            resilient_flow(retry=retry)(lambda: None)
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"retry": Retry(3)}, "of a flow: write Retry"),
+        ({"retry": 3}, "of a flow: write Retry"),
+        (
+            {"retry": Retry(5, park_after=60)},
+            "the retry of a flow has only park_after and max_parked: write 'att",
+        ),
+    ],
+)
+def test_options_that_a_flow_does_not_have(options, problem):
+    with pytest.raises(ConfigurationError, match=problem):
+        resilient_flow(**options)(lambda: None)
+
+
+def test_a_task_does_not_park_itself():
     with pytest.raises(ConfigurationError, match="park_after is for flows"):
         resilient_task(retry=PARK)(lambda: None)
-    assert resilient_flow(retry={"park_after": "1m"})(created).guard.parking == PARK
+    assert resilient_flow(retry={"park_after": "2m"})(
+        test_a_task_does_not_park_itself
+    ).guard.parking == Retry(park_after=120)
 
 
 def context_of(error: Exception, **more: Any) -> ErrorContext:
@@ -286,7 +316,7 @@ def context_of(error: Exception, **more: Any) -> ErrorContext:
 
 
 AGAIN, NEVER = Verdict(True, 61.0, ""), Verdict(False, 0.0, "")
-LONG, SHORT = Busy("busy"), ConnectionError("reset")
+LONG, SHORT, LOST = Busy("busy"), ConnectionError("reset"), PermissionError("no")
 
 
 @pytest.mark.parametrize(
@@ -295,29 +325,37 @@ LONG, SHORT = Busy("busy"), ConnectionError("reset")
         (SHORT, AGAIN, 61.0),
         (SHORT, Verdict(True, 59.0, ""), None),
         (SHORT, NEVER, None),
+        (LOST, NEVER, None),
         (LONG, NEVER, HOUR),
+        (LONG, None, HOUR),
         (LONG, Verdict(True, 2 * HOUR + 1, ""), None),
         (CircuitOpenError("shop", 0.5), NEVER, 0.5),
         (CircuitOpenError("shop", None), NEVER, None),
+        (CircuitOpenError("shop", 2 * HOUR + 1), NEVER, None),
     ],
 )
 def test_which_waits_park(error, verdict, waits):
     now = time.time()
-    wait = Parking(PARK, now + 2 * HOUR).wait_of("ask", context_of(error), verdict)
+    outer = Parking(PARK, now + 2 * HOUR)
+    wait = Parking(PARK, now + 2 * HOUR, outer=outer).wait_of("ask", context_of(error), verdict)
     assert (None if wait is None else round(wait.until - now, 1)) == waits
+    assert outer.waits == ([] if wait is None else [wait])
+    assert wait is None or wait.asked is (error is LONG)
 
 
 def test_runs_that_wait_for_one_circuit_go_on_one_after_the_other():
-    def parked(number: int, circuit: str | None = "shop") -> ParkedRun:
-        times = {"at": 0.0, "since": 0.0, "until": 1_000.0 + number / 100}
-        return ParkedRun(flow_run_id=str(number), name="n", flow="f", why="w", circuit=circuit, **times)
+    def parked(number: int, **more: Any) -> ParkedRun:
+        facts = {"flow_run_id": str(number), "name": "n", "flow": "f", "why": "w", "at": 0.0, "since": 0.0}
+        return ParkedRun.model_validate({**facts, "circuit": "shop", "until": 1_000.0 + number / 100, **more})
 
-    keep(parked(9, "bank"))
+    assert behind_others(parked(0, circuit=None)).until == 1_000.0
+    keep(parked(7, circuit="bank"))
+    keep(parked(8, until=900.0))
+    keep(parked(9, state="running"))
     for number in range(3):
         run = behind_others(parked(number))
         assert run.until == 1_000.0 + number / 100 + 2 * number
         keep(run)
-    assert behind_others(parked(4, None)).until == 1_000.04
 
 
 def test_a_task_has_decided_about_its_own_error():
@@ -337,7 +375,7 @@ def test_a_failure_that_opens_the_circuit_waits_for_it(monkeypatch):
     assert 80 < rest <= 90
     now = time.time()
     wait = Parking(PARK, now + HOUR).wait_of("ask", context_of(SHORT), NEVER, Opening(name, rest))
-    assert (wait.circuit, round(wait.until - now)) == (name, round(rest))
+    assert (wait.circuit, round(wait.until - now), wait.asked) == (name, round(rest), False)
     circuit.force_open("until a person closes it")
     assert opening_of(circuit) is None
     circuit.force_open("nearly over", until="10ms")
@@ -352,10 +390,12 @@ def _time_out() -> None:
 @pytest.mark.parametrize(
     ("error", "raised"),
     [
+        (None, RunParks),
         (ValueError(), RunParks),
         (RunParks(), RunParks),
         (BaseExceptionGroup("", [ValueError(), RunParks()]), RunParks),
         (BaseExceptionGroup("", [ValueError(), KeyboardInterrupt()]), BaseExceptionGroup),
+        (KeyboardInterrupt(), KeyboardInterrupt),
     ],
 )
 def test_what_ends_the_function_before_it_parks(error, raised):
@@ -363,8 +403,14 @@ def test_what_ends_the_function_before_it_parks(error, raised):
     outer = Parking(PARK, time.time() + 2 * HOUR)
     inner = Parking(PARK, outer.latest, outer=outer)
     inner.wait_of("ask", context_of(LONG), None)
-    with pytest.raises(raised), long_waits.parking_around(inner, context):
-        raise error
+
+    def function() -> None:
+        with long_waits.parking_around(inner, context):
+            if error is not None:
+                raise error
+
+    with pytest.raises(raised):
+        function()
 
 
 @pytest.mark.api
@@ -381,18 +427,37 @@ def test_without_a_store_a_run_parks_too(monkeypatch, caplog):
     began.wait_of("ask", context_of(LONG), None)
     monkeypatch.setattr(parked_runs, "park", lambda parked: Cancelled(name=parked.flow))
     assert long_waits._park(began, context).is_cancelled()
-    assert caplog.text.count("the store is away") == 1
+    assert caplog.text.count("the store is away") == 3
 
 
-stored = task(created, name="stored", persist_result=True)
-not_found_again = task(created, name="not_found_again", persist_result=True, cache_policy=None)
-an_effect = resilient_task(created, name="an_effect", effect="external")
+@task(persist_result=True)
+def stored() -> None: ...
+
+
+@task
+def not_stored() -> None: ...
+
+
+@task(persist_result=True, cache_policy=None)
+def not_found_again() -> None: ...
+
+
+@resilient_task(effect="external")
+def an_effect() -> None: ...
 
 
 def test_the_tasks_that_run_again():
-    of_a_closure = task(created, name="of_a_closure")
+    @task
+    def of_a_closure() -> None: ...
 
     def body() -> list[Any]:
-        return [stored(""), [not_found_again("") for _ in range(2)], an_effect(""), of_a_closure(""), sys]
+        return [
+            stored(),
+            [not_stored() for _ in range(2)],
+            not_found_again(),
+            an_effect(),
+            of_a_closure(),
+            sys,
+        ]
 
-    assert [*tasks_that_run_again(body)] == ["not_found_again", "of_a_closure"]
+    assert [*tasks_that_run_again(body)] == ["not_found_again", "not_stored", "of_a_closure"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,6 +22,7 @@ from prefect.types._datetime import parse_datetime
 
 from prefect_resilience.base.drive import answers
 from prefect_resilience.base.text import utc_text
+from prefect_resilience.durable.batches.decisions import BatchRun
 from prefect_resilience.durable.batches.edge.flow_runs import (
     OVERDUE,
     events_since,
@@ -190,8 +192,22 @@ class SilentRun:
 
 BEATS_MISSED = 3
 """How many heartbeats a run must have missed to be silent."""
-FIRST_BEAT = timedelta(minutes=3)
-"""The interval of a run that has sent only one heartbeat: Prefect's default."""
+FIRST_BEAT = 180.0
+"""The seconds between two heartbeats of a run that has sent only one: Prefect's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeats:
+    """The heartbeats of a flow run: how many, and the times of the first and the last, since the epoch."""
+
+    count: int
+    first: float
+    last: float
+
+    @property
+    def silence(self) -> float:
+        """The seconds after the last one from which on the run is silent."""
+        return BEATS_MISSED * ((self.last - self.first) / (self.count - 1) if self.count > 1 else FIRST_BEAT)
 
 
 def silent_runs(client: SyncPrefectClient, silent_for: timedelta | None = None) -> list[SilentRun]:
@@ -224,37 +240,50 @@ def crash_silent(silent_for: timedelta | None = None, *, dry_run: bool = False) 
 def _silent_of(
     client: SyncPrefectClient, runs: list[FlowRun], silent_for: timedelta | None
 ) -> list[SilentRun]:
-    now = datetime.now(UTC)
-    before = now - (silent_for or timedelta())
+    now = time.time()
+    before = datetime.fromtimestamp(now, UTC) - (silent_for or timedelta())
     since = {run.id: run.state.timestamp for run in runs if run.state and run.state.timestamp < before}
-    names = {run.id: run.name for run in runs}
     if not since:
         return []
-    silent: list[SilentRun] = []
-    for run_id, (last, interval) in _heartbeats(client, since).items():
-        limit = BEATS_MISSED * interval if silent_for is None else silent_for
+    beats = _heartbeats(client, since)
+    return [
+        SilentRun(run.id, run.name, sent.last)
+        for run in runs
+        if (sent := beats.get(run.id)) is not None
         # An older heartbeat belongs to an earlier pass; the process of this pass may send none.
-        if since[run_id] - timedelta(seconds=SKEW) < last < now - limit:
-            silent.append(SilentRun(run_id, names[run_id], last.timestamp()))
-    return silent
+        and since[run.id].timestamp() - SKEW
+        < sent.last
+        < now - (sent.silence if silent_for is None else silent_for.total_seconds())
+    ]
 
 
-def _heartbeats(
-    client: SyncPrefectClient, since: dict[UUID, datetime]
-) -> dict[UUID, tuple[datetime, timedelta]]:
-    """The last heartbeat of each flow run since the earliest time, and the interval before it."""
+def seconds_silent(run: BatchRun) -> float | None:
+    """The seconds since the last heartbeat of a running flow run; None if it sent none, or is not running."""
+    if run.type != "RUNNING":
+        return None
+    with suppress(Exception), get_client(sync_client=True) as client:
+        beats = _heartbeats(client, {run.id: datetime.fromtimestamp(run.since, UTC)})
+        return max(time.time() - beats[run.id].last, 0.0)
+    return None
+
+
+def _heartbeats(client: SyncPrefectClient, since: dict[UUID, datetime]) -> dict[UUID, Heartbeats]:
+    """The heartbeats of each flow run since the earliest time, for those that sent any."""
     first = min(since.values()) - timedelta(seconds=SKEW)
     about = {"resource": {"id": [f"{_RESOURCE}{run_id}" for run_id in since]}}
     body = {"filter": events_since(first, ["prefect.flow-run.heartbeat"], about)}
     answer = client.request(
         "POST", "/events/count-by/{countable}", path_params={"countable": "resource"}, json=body
     )
-    beats: dict[UUID, tuple[datetime, timedelta]] = {}
-    for entry in answer.raise_for_status().json():
-        last, more = parse_datetime(entry["end_time"]), entry["count"] - 1
-        interval = (last - parse_datetime(entry["start_time"])) / more if more else FIRST_BEAT
-        beats[UUID(entry["value"].removeprefix(_RESOURCE))] = last, interval
-    return beats
+    counts = answer.raise_for_status().json()
+    return {
+        UUID(entry["value"].removeprefix(_RESOURCE)): Heartbeats(
+            entry["count"],
+            parse_datetime(entry["start_time"]).timestamp(),
+            parse_datetime(entry["end_time"]).timestamp(),
+        )
+        for entry in counts
+    }
 
 
 def _crash(client: SyncPrefectClient, one: SilentRun) -> bool:

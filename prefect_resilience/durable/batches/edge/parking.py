@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Scheduled
 
+from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge.marks import asking
 from prefect_resilience.durable.batches.parked import (
@@ -24,31 +27,33 @@ from prefect_resilience.durable.batches.parked import (
     ParkedRun,
     key_of,
     message_of,
+    parked_of,
 )
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.stores.base import change, scan_all
+from prefect_resilience.stores.base import Store, change, scan_all
 from prefect_resilience.telemetry.edge.events import emit
 
 APART = 2.0
 """Seconds between the starts of two runs that waited for the same circuit."""
-KILLED = "Its process was killed while it parked"
+LATE = timedelta(minutes=2)
+"""How late a parked run must be before it counts as stranded."""
 
 asking_api = partial(asking, ApiUnavailable, "the Prefect API is unavailable", (ObjectNotFound,))
 
 
-def read_parked(flow_run_id: str) -> ParkedRun | None:
+def read_parked(flow_run_id: str, store: Store | str | None = None) -> ParkedRun | None:
     """What the store keeps of a run. Raises StoreUnavailable."""
-    stored = open_ledger().store.load(key_of(flow_run_id))
-    return None if stored is None else ParkedRun.model_validate(stored.value)
+    stored = open_ledger(store).store.load(key_of(flow_run_id))
+    return None if stored is None else parked_of(stored.value)
 
 
-def parked_runs() -> list[ParkedRun]:
-    """Every parked run. Raises StoreUnavailable."""
-    documents = scan_all(open_ledger().store, PREFIX, only_open=True)
-    runs = [ParkedRun.model_validate(document.value) for _, document in documents]
-    return [run for run in runs if run.is_open]
+def parked_runs(store: Store | str | None = None) -> list[ParkedRun]:
+    """Every parked run, the one that goes on first first. Raises StoreUnavailable."""
+    documents = scan_all(open_ledger(store).store, PREFIX, only_open=True)
+    runs = [parked_of(document.value) for _, document in documents]
+    return sorted((run for run in runs if run is not None and run.is_open), key=lambda run: run.until)
 
 
 def behind_others(run: ParkedRun) -> ParkedRun:
@@ -63,11 +68,11 @@ def behind_others(run: ParkedRun) -> ParkedRun:
     return run.model_copy(update={"until": run.until + APART * before})
 
 
-def keep(run: ParkedRun) -> None:
+def keep(run: ParkedRun, store: Store | str | None = None) -> None:
     """Write what the store keeps of a run. Raises StoreUnavailable."""
     lasts = None if run.is_open else KEPT_SECONDS
     value = run.model_dump(mode="json")
-    change(open_ledger().store, key_of(run.flow_run_id), lambda _: value, lasts, lambda _: run.is_open)
+    change(open_ledger(store).store, key_of(run.flow_run_id), lambda _: value, lasts, lambda _: run.is_open)
 
 
 def begin_pass(run: ParkedRun) -> None:
@@ -115,50 +120,75 @@ def _told(run: ParkedRun) -> dict[str, Any]:
     return run.model_dump(mode="json", include={*names})
 
 
-def wake(flow_run_id: str, by: str) -> str | None:
-    """Let a parked run go on now; or why it was not woken.
+def is_parked(run: FlowRun) -> bool:
+    """Whether a flow run is parked."""
+    return run.state is not None and run.state.is_scheduled() and run.state.name == PARKED
+
+
+def wake(
+    flow_run_id: str, by: str, *, after: float = 0.0, store: Store | str | None = None
+) -> tuple[ParkedRun, str | None]:
+    """Let a parked run go on in `after` seconds; and why it was not woken, if so.
 
     A run that waits for a service does not go on before the service said it will be back. Raises
     StoreUnavailable, ApiUnavailable, and ConfigurationError if the run is not known.
     """
-    run = read_parked(flow_run_id)
+    run = read_parked(flow_run_id, store)
     if run is None:
-        raise ConfigurationError(f"No parked flow run {flow_run_id!r}")
-    at = max(time.time(), run.at + LEAD, run.not_before or 0.0)
-    earlier, before = run.model_copy(update={"until": at}), run.model_dump(mode="json")
-    after = earlier.model_dump(mode="json")
+        raise ConfigurationError(f"No parked flow run {flow_run_id!r}: `prefect-resilience runs parked`")
+    now = time.time()
+    at = max(now + after, run.at + LEAD, run.not_before or 0.0)
     with asking_api() as client:
-        state = client.read_flow_run(UUID(flow_run_id)).state
-        if state is None or state.name != PARKED:
-            return f"it is {state and state.name}, not {PARKED}"
+        flow_run = client.read_flow_run(UUID(flow_run_id))
+        if not is_parked(flow_run):
+            return run, f"it is {flow_run.state and flow_run.state.name}, not {PARKED}"
         if at >= run.until:
-            return "it goes on at its time"
-        store, key = open_ledger().store, key_of(flow_run_id)
-        if change(store, key, lambda value: after if value == before else None, is_open=bool) is None:
-            return "another process wakes it"
-        return _schedule(client, UUID(flow_run_id), at, f"Woken by {by}. {message_of(earlier)}")
+            return run, "it goes on at its time"
+        earlier = run.model_copy(update={"until": at})
+        taken = change(
+            open_ledger(store).store,
+            key_of(flow_run_id),
+            lambda stored: earlier.model_dump(mode="json") if stored == run.model_dump(mode="json") else None,
+            is_open=lambda _: True,
+        )
+        if taken is None:
+            return run, "another process wakes it"
+        refusal = _schedule(client, flow_run.id, at, f"Woken by {by}. {message_of(earlier)}")
+    return earlier, refusal
 
 
-def mend_parked(*, dry_run: bool = False) -> list[ParkedRun]:
-    """Schedule the runs whose process was killed while it parked them: a worker reports them as Crashed.
+def _was_killed(run: ParkedRun, crash: State[Any]) -> bool:
+    return run.state == "parking" or crash.timestamp.timestamp() < run.until
 
-    Raises StoreUnavailable and ApiUnavailable.
+
+def mend_parked(
+    *, dry_run: bool = False, store: Store | str | None = None
+) -> Iterator[tuple[ParkedRun, str]]:
+    """Find parked runs that nothing will wake, and schedule them; each with what was wrong.
+
+    If a process was killed while it parked its run, a worker reports it as Crashed. Raises StoreUnavailable
+    and ApiUnavailable.
     """
-    killed: list[ParkedRun] = []
-    for run in parked_runs():
+    for run in parked_runs(store):
         with asking_api() as client:
-            try:
-                state = client.read_flow_run(UUID(run.flow_run_id)).state
-            except ObjectNotFound:
-                state = None
-            crashed_at = state.timestamp.timestamp() if state is not None and state.is_crashed() else None
-            if crashed_at is not None and (run.state == "parking" or crashed_at < run.until):
-                killed.append(run)
-                if not dry_run:
-                    at, message = max(run.until, time.time()), f"{KILLED}. {message_of(run)}"
-                    _schedule(client, UUID(run.flow_run_id), at, message)
-                    keep(run.model_copy(update={"state": "parked", "until": at}))
-                    emit("run.stranded", "run", run.name, _told(run))
-            elif state is None or state.is_final():
-                keep(run.model_copy(update={"state": "running"}))
-    return killed
+            flow_run = None
+            with suppress(ObjectNotFound):
+                flow_run = client.read_flow_run(UUID(run.flow_run_id))
+            state = None if flow_run is None else flow_run.state
+            late = run.until < time.time() - LATE.total_seconds()
+            if state is not None and flow_run is not None and is_parked(flow_run):
+                trouble = f"it is Parked, and should have gone on at {utc_text(run.until)}" if late else None
+            elif state is not None and state.is_crashed() and _was_killed(run, state):
+                trouble = "its process was killed while it parked"
+            else:
+                trouble = None
+            if trouble is None:
+                if state is None or state.is_final():
+                    keep(run.model_copy(update={"state": "running"}), store)
+                continue
+            yield run, trouble
+            if not dry_run:
+                at = max(run.until, time.time())
+                _schedule(client, UUID(run.flow_run_id), at, f"Found: {trouble}. {message_of(run)}")
+                keep(run.model_copy(update={"state": "parked", "until": at}), store)
+                emit("run.stranded", "run", run.name, {**_told(run), "trouble": trouble})

@@ -237,6 +237,13 @@ class BatchStatus:
             return None
         return max(self._ledger.store.now() - self.occurred_at, 0.0)
 
+    @property
+    def seconds_silent(self) -> float | None:
+        """The seconds since the last heartbeat of its flow run; None if it is not running, or sent none."""
+        from prefect_resilience.durable.batches.edge.closing import seconds_silent
+
+        return None if self._run is None else seconds_silent(self._run)
+
     @cached_property
     def audit(self) -> tuple[AuditEntry, ...]:
         """All actions on the batch and who took them, the newest last. Raises StoreUnavailable."""
