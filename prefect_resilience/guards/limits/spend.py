@@ -158,7 +158,7 @@ class Purse:
         """A call has ended. Does not block."""
         with self._lock:
             self._reserved, self._paid = self._reserved - reserved, self._paid + used
-        start_thread("spend", self.take, 0.0, self._spending["usd"], daemon=False)
+        start_thread("spend", lambda: self.take(0.0, self._spending["usd"]), daemon=False)
 
 
 _purses: dict[str, Purse] = {}

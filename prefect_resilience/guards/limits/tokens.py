@@ -160,11 +160,11 @@ class Account:
             if used > 0:
                 self._samples.append(math.ceil(used))
             is_much = self.held > MOST_AHEAD * pace_of(self.per_minute)
-            if self.rest() > 0 or not is_much or in_line(place_of(self.name)):
+            if self.rest() > 0 or not is_much or in_line(line_of(self.name)):
                 return
             surplus, self.held = self.held, 0.0
         with suppress(RuntimeError):  # the interpreter ends
-            start_thread("tokens", self._exchange, -surplus, math.inf, daemon=False)
+            start_thread("tokens", lambda: self._exchange(-surplus, math.inf), daemon=False)
 
     def _ripen(self) -> None:
         """Take in the tokens that are ready, and drop those of a lease that has ended."""
@@ -204,8 +204,12 @@ class Account:
         return wait
 
 
+def line_of(name: str) -> str:
+    return f"tokens:{name}"
+
+
 def place_of(name: str) -> str:
-    """The key of a limit's bucket in the store, and of its line in this process."""
+    """The key of a limit's bucket in the store."""
     return PREFIX + quote(name, safe="", errors="surrogatepass")
 
 
@@ -288,7 +292,7 @@ class TokenLimit(MeteredLimit):
         name, came = cast("str", self.final_name()), monotonic()
         account = account_of(name, self.per_minute)
         tokens = account.usual()
-        turn = yield from stand_in_line(place_of(name), 1, self.max_wait)
+        turn = yield from stand_in_line(line_of(name), 1, self.max_wait)
         if turn is None:
             raise TokenLimitedError(name, self.per_minute, tokens, account.wait())
         try:
@@ -296,7 +300,7 @@ class TokenLimit(MeteredLimit):
                 patience = max(for_place(self.max_wait, monotonic() - came, None), 0.0)
                 wait, rest = account.wait(), account.rest()
                 if wait == 0 and rest == 0:
-                    behind = (in_line(place_of(name)) - 1) * tokens
+                    behind = (in_line(line_of(name)) - 1) * tokens
                     wait = yield Blocking(account.ask, (tokens, behind, patience))
                 if wait > patience:
                     raise TokenLimitedError(name, self.per_minute, tokens, wait)

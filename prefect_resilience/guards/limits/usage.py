@@ -191,7 +191,12 @@ class MeteredLimit(NamedLimit):
         """What a call with this usage counts for."""
 
     def finish(
-        self, ticket: Ticket, error: BaseException | None = None, *, info: ErrorInfo | None = None, **_: Any
+        self,
+        ticket: Ticket,
+        error: BaseException | None = None,
+        *,
+        info: ErrorInfo | None = None,
+        took: float | None = None,
     ) -> Steps[None]:
         """Settle the call."""
         cast("Meter", ticket).settle(error, info)

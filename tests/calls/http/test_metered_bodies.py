@@ -32,6 +32,7 @@ ANSWERS = {
     "events": (Act(headers=EVENTS, chunks=(FIRST, LAST)), 42),
     "no usage": (Act(headers=JSON), 100),
     "a wrong request": (Act(400, headers=JSON, body=WHOLE), 0),
+    "429": (Act(429), 0),
     "cut in its body": (Act(headers=JSON, body=WHOLE, cut="body"), 100),
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 from prefect_resilience import SpendCap, SpendCapReachedError, classify, on, resilient, wiring
 from prefect_resilience.durable.batches.edge import tags
-from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError, StoreUnavailable
 from prefect_resilience.guards.circuits.listeners import cap_listeners
 from prefect_resilience.guards.circuits.registry import forget_circuits, link_to
 from prefect_resilience.guards.limits import line, spend
@@ -77,6 +77,7 @@ MOST = {
     "a request": ({"body": {"max_completion_tokens": 7, "n": 3}}, Usage(36, 21)),
     "gemini": ({"body": {"generationConfig": {"maxOutputTokens": 7}}}, Usage(44, 7)),
     "no maximum": ({"prompt": "a"}, None),
+    "no number": ({"max_tokens": "7"}, None),
 }
 
 
@@ -149,6 +150,24 @@ def test_a_call_waits_for_what_running_calls_give_back(monkeypatch):
         await first
 
     asyncio.run(impatient())
+
+
+FAILED = {
+    "failed": (ValueError(), 0),
+    "a timeout": (AttemptTimeout(1), 1),
+}
+
+
+@pytest.mark.parametrize("way", FAILED)
+def test_a_failed_call_costs_nothing_unless_it_timed_out(way):
+    error, parts = FAILED[way]
+
+    def fail():
+        raise error
+
+    with pytest.raises(type(error)):
+        asking(SpendCap(usd=5), fail)()
+    assert settled()["spent"] == pytest.approx(parts * MILLION / 10, abs=0.001)
 
 
 def test_a_transport_reads_the_request_and_the_response():

@@ -153,6 +153,7 @@ async def drain(chunks):
 
 WAYS = {
     "call": lambda limit: limit.call(lambda: WHOLE),
+    "acall": lambda limit: asyncio.run(limit.acall(whole)),
     "a decorated function": lambda limit: limit(lambda: WHOLE)(),
     "a resilient coroutine": lambda limit: asyncio.run(resilient(limits=limit)(whole)()),
     "a resilient generator": lambda limit: list(resilient(limits=limit)(generator)("a", WHOLE)),

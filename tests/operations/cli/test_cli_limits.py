@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ from prefect_resilience import SpendCap, SpendCapReachedError, TokenLimit
 from prefect_resilience.guards.circuits.registry import forget_circuits
 from prefect_resilience.guards.limits import spend, tokens
 from prefect_resilience.operations.dashboard.desk import Desk
-from tests.guards.limits.test_spend import settled
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,9 @@ def test_limits_are_listed_with_their_room(url: str, cli: Any, monkeypatch: pyte
         TokenLimit(name, per_minute=1_000_000).call(int)
     for cap in (SpendCap(usd=1, name="agents"), SpendCap(usd=0.01, per="day")):
         cap.call(ask, "gpt-4o", 900)
-        settled()
+        for thread in threading.enumerate():
+            if thread.name == "prefect-resilience-spend":
+                thread.join()
     with pytest.raises(SpendCapReachedError):
         cap.call(ask, "gpt-4o", 900)
     listed = cli("limits", "list", "--json").json
