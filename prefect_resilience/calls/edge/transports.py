@@ -195,7 +195,7 @@ class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTranspor
     retry, classify: as in `resilient_task`.
     circuit, limits: as in `resilient_task`. Their names may contain `{host}`, `{method}` and `{prefix}`, the
         first segment of the path. By default there is one circuit for each host and port. A `TokenLimit`
-        reads the body of a response as the client does.
+        reads the body of a response as the client does; its `estimate` gets the request's JSON as `body`.
     timeout: seconds that one attempt may take until the headers of its response arrive. The wait for each
         chunk of a body is the read timeout of the client, as in `httpx.Timeout(30, read=10)`.
     deadline: seconds for all attempts and delays together, including those at the URLs of `fallback`.

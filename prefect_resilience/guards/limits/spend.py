@@ -9,32 +9,36 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, cast
 from urllib.parse import quote
 from uuid import uuid4
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from prefect_resilience.base.drive import Blocking, Steps, sleep_for
 from prefect_resilience.base.process import in_forked_child, start_thread
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards import limits
 from prefect_resilience.guards.circuits import listeners, registry
 from prefect_resilience.guards.limits.guarding import LimitRefused, Ticket
 from prefect_resilience.guards.limits.line import stand_in_line
-from prefect_resilience.guards.limits.usage import Meter, MeteredLimit, Usage, read_documents
-from prefect_resilience.stores.base import change
+from prefect_resilience.guards.limits.usage import Meter, MeteredLimit, Usage
+from prefect_resilience.stores.base import Store, change, scan_all
 
 PREFIX = "spend/"
 KEPT_FOR = 30 * 86_400.0
 # Seconds for which a call waits while there is room but for what running calls have reserved.
 WAIT_SECONDS, PAUSE = 60.0, 0.5
+DAY = 86_400.0
 # The run of calls outside of runs.
 PROCESS = uuid4().hex
 
 # -- what a call costs
 
+MODEL = ("model", "model_name", "model_id")
 MOST_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+OPTIONS = ("generationConfig", "config")
 IN_PATH = re.compile(r"/models/([^/:]+)")
 
 
@@ -62,16 +66,17 @@ def price_of(usage: Usage, model: str) -> float | None:
 
 def model_of(arguments: Mapping[str, Any]) -> str:
     """The model that a call asks for; "" if its arguments do not say."""
+    body = _asked(arguments)
     url = str(getattr(getattr(arguments.get("exchange"), "request", None), "url", ""))
     in_path = IN_PATH.search(url)
-    return str(_asked(arguments).get("model") or (in_path[1] if in_path else ""))
+    return next((str(body[name]) for name in MODEL if body.get(name)), in_path[1] if in_path else "")
 
 
 def most_of(arguments: Mapping[str, Any]) -> Usage | None:
     """The most tokens that a call can use: a token has a byte at least. None if it has no maximum."""
     body = _asked(arguments)
-    options = {**body, **(body.get("generationConfig") or {})}
-    most = next((options[name] for name in MOST_TOKENS if options.get(name)), None)
+    places = (body, *(body[name] for name in OPTIONS if isinstance(body.get(name), Mapping)))
+    most = next((place[name] for place in places for name in MOST_TOKENS if place.get(name)), None)
     if not isinstance(most, int):
         return None
     question = json.dumps(dict(body), default=str, ensure_ascii=False).encode(errors="replace")
@@ -99,6 +104,12 @@ class Spending(TypedDict):
     reached: bool
 
 
+def reserve(spending: Spending, most: float) -> Spending | None:
+    """The document after a call that can cost so much began; None if there is no room."""
+    committed = spending["spent"] + spending["reserved"] + most
+    return {**spending, "reserved": spending["reserved"] + most} if committed <= spending["usd"] else None
+
+
 class Purse:
     """The money that calls of this process have reserved and spent under one document."""
 
@@ -106,10 +117,8 @@ class Purse:
         self.key = key
         self._spending = fresh
         self._lock = threading.RLock()  # re-entrant: the garbage collector may end a stream at any time
-        # One thread at a time asks the store.
-        self._asking = threading.RLock()
-        # What the document in the store does not have yet.
-        self._reserved = self._paid = 0.0
+        self._freed = self._paid = 0.0
+        self._settling = False
 
     def take(self, most: float, usd: float) -> tuple[Spending, bool]:
         """Reserve the most that a call can cost, and settle the calls that have ended. May block.
@@ -117,48 +126,50 @@ class Purse:
         Returns the document, and whether there was room. If the store is unavailable, this process goes on
         with the document that it knows.
         """
-        with self._asking:
-            return self._exchange(most, usd)
-
-    def _exchange(self, most: float, usd: float) -> tuple[Spending, bool]:
         with self._lock:
-            reserved, self._reserved = self._reserved, 0.0
+            freed, self._freed = self._freed, 0.0
             paid, self._paid = self._paid, 0.0
         is_first = has_room = False
 
         def step(value: Any) -> Spending:
             nonlocal is_first, has_room
-            after = cast("Spending", {**(value or self._spending), "usd": usd})
-            after["spent"] += paid
-            after["reserved"] = max(round(after["reserved"] + reserved, 9), 0.0)
-            has_room = after["spent"] + after["reserved"] + most <= usd
-            is_first = after["spent"] + most > usd and not after["reached"]
-            after["reached"] |= is_first
-            after["reserved"] += most if has_room else 0.0
-            return after
+            before = cast("Spending", {**(value or self._spending), "usd": usd})
+            reserved = max(round(before["reserved"] - freed, 9), 0.0)
+            settled: Spending = {**before, "spent": before["spent"] + paid, "reserved": reserved}
+            after = reserve(settled, most)
+            has_room = after is not None
+            reached = before["reached"] or settled["spent"] + most > usd
+            is_first = reached and not before["reached"]
+            return after or {**settled, "reached": reached}
 
         link = registry.link_to(None)
         try:
-            if not link.is_ready:
-                raise StoreUnavailable("it rests")
-            spending = link.exchange(lambda store: change(store, self.key, step, lasts=KEPT_FOR))
-            self._spending = spending
+            self._spending = link.exchange(lambda store: change(store, self.key, step, lasts=KEPT_FOR))
         except StoreUnavailable:
-            spending = step(None)
             with self._lock:
-                self._reserved += reserved + (most if has_room else 0.0)
-                self._paid += paid
+                self._freed, self._paid = self._freed + freed, self._paid + paid
+            self._spending = step(self._spending)
         finally:
             listeners.tell(link.notices)
         if is_first:
-            listeners.cap_listeners.tell(spending)
-        return spending, has_room
+            listeners.cap_listeners.tell(self._spending)
+        return self._spending, has_room
 
     def settle(self, reserved: float, used: float) -> None:
         """A call has ended. Does not block."""
         with self._lock:
-            self._reserved, self._paid = self._reserved - reserved, self._paid + used
-        start_thread("spend", lambda: self.take(0.0, self._spending["usd"]), daemon=False)
+            self._freed, self._paid = self._freed + reserved, self._paid + used
+            is_settling, self._settling = self._settling, True
+        if not is_settling:
+            start_thread("spend", self._settle_all, daemon=False)
+
+    def _settle_all(self) -> None:
+        while True:
+            with self._lock:
+                if not self._freed or not registry.link_to(None).is_ready:
+                    self._settling = False
+                    return
+            self.take(0.0, self._spending["usd"])
 
 
 _purses: dict[str, Purse] = {}
@@ -167,7 +178,11 @@ in_forked_child(_purses.clear)
 
 def read_spending(store: registry.StoreReference = None) -> list[Spending]:
     """The documents of all caps in the store. Raises StoreUnavailable."""
-    return read_documents(PREFIX, store)[0]
+
+    def read(opened: Store) -> list[Spending]:
+        return [cast("Spending", document.value) for _, document in scan_all(opened, PREFIX)]
+
+    return registry.link_to(store).exchange(read)
 
 
 class SpendCapReachedError(LimitRefused):
@@ -175,16 +190,15 @@ class SpendCapReachedError(LimitRefused):
 
     error_category: ClassVar[str] = "resource_exhausted"
 
-    def __init__(self, spending: Spending, most: float) -> None:
+    def __init__(self, spending: Spending, most: float, room: str) -> None:
         self.usd = spending["usd"]
         self.spent = spending["spent"]
         self.most = most
         subject = f"the cap {spending['name']!r}" if spending["name"] else "the cap"
-        room = "in another run" if spending["per"] == "run" else "at midnight UTC"
+        reserved = f", {spending['reserved']:.4f} USD are reserved" if spending["reserved"] else ""
         super().__init__(
-            f"{subject} of {self.usd:g} USD a {spending['per']} has no room: "
-            f"{self.spent:.4f} USD are spent, {spending['reserved']:.4f} USD are reserved, and this call can "
-            f"cost {most:.4f} USD; there is room {room}, or with more usd="
+            f"{subject} of {self.usd:g} USD a {spending['per']} has no room: {self.spent:.4f} USD are spent"
+            f"{reserved}, and this call can cost {most:.4f} USD; {room}"
         )
 
 
@@ -213,19 +227,12 @@ class SpendCap(MeteredLimit):
     usd: float = Field(gt=0, description="The most that may be spent, in USD.")
     per: Literal["run", "day"] = Field(default="run", description="The span of the cap: a run, or a day.")
     name: str | None = Field(default=None, description="The name under which calls share the cap.")
-    _arguments: Mapping[str, Any] = PrivateAttr(default_factory=dict)
 
     if TYPE_CHECKING:
 
         def __init__(
             self, usd: float, per: Literal["run", "day"] = "run", name: str | None = None
         ) -> None: ...
-
-    def bind(self, parameters: Mapping[str, Any]) -> Self:
-        """The cap for a call with these parameters."""
-        bound = super().bind(parameters).model_copy()
-        bound._arguments = parameters
-        return bound
 
     def acquire(self) -> Steps[Ticket]:
         """Reserve the most that the call can cost. Raises SpendCapReachedError."""
@@ -240,17 +247,24 @@ class SpendCap(MeteredLimit):
                 if has_room:
                     return Meter(self, most, purse.settle)
                 if spending["spent"] + most > self.usd or monotonic() > until:
-                    raise SpendCapReachedError(spending, most)
+                    raise SpendCapReachedError(spending, most, self._next_room())
                 yield from sleep_for(PAUSE)
         finally:
             turn.leave()
 
-    def amount(self, usage: Usage) -> float:
+    def amount(self, usage: Usage) -> float | None:
         """What the call has cost."""
-        return price_of(usage, model_of(self._arguments)) or 0.0
+        models = (usage.model, model_of(self._arguments or {}))
+        prices = (price_of(usage, model) for model in models if model)
+        return next((price for price in prices if price is not None), None)
+
+    def may_have_used(self, info: ErrorInfo | None) -> bool:
+        """Whether the service may go on with a call that has failed."""
+        return info is not None and info.category is ErrorCategory.TIMEOUT
 
     def _most(self) -> float:
-        model, usage = model_of(self._arguments), most_of(self._arguments)
+        arguments = self._arguments or {}
+        model, usage = model_of(arguments), most_of(arguments)
         if not model or usage is None:
             raise ConfigurationError(
                 f"SpendCap needs the {'max_tokens' if model else 'model'} of a call: give it parameters "
@@ -272,3 +286,9 @@ class SpendCap(MeteredLimit):
             name=name, per=self.per, scope=scope, usd=self.usd, spent=0.0, reserved=0.0, reached=False
         )
         return _purses.setdefault(key, Purse(key, fresh))
+
+    def _next_room(self) -> str:
+        if self.per == "run":
+            return "there is room in another run, or with more usd="
+        hours = (DAY - registry.link_to(None).now() % DAY) / 3600
+        return f"there is room again at midnight UTC, in {hours:.1f} h"

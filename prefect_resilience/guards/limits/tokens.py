@@ -6,23 +6,25 @@ import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, cast
 from urllib.parse import quote
 
-from pydantic import Field
+from pydantic import Field, field_serializer
 
 from prefect_resilience.base.drive import Blocking, Steps, sleep_for
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.base.process import in_forked_child, start_thread
-from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import listeners, registry
+from prefect_resilience.guards.circuits.link import StoreLink
 from prefect_resilience.guards.limits.guarding import RateLimitedError, Ticket
-from prefect_resilience.guards.limits.line import for_place, in_line, stand_in_line
+from prefect_resilience.guards.limits.line import for_place, for_server, in_line, stand_in_line
 from prefect_resilience.guards.limits.shared import logger
-from prefect_resilience.guards.limits.usage import Meter, MeteredLimit, Usage, read_documents, read_usage
-from prefect_resilience.stores.base import Store, change
+from prefect_resilience.guards.limits.usage import Meter, MeteredLimit, Usage, call_with, read_usage
+from prefect_resilience.stores.base import Store, change, scan_all
 
 # The bucket of the fleet: the generic cell rate algorithm of `line.py` in tokens, as pure functions.
 #
@@ -50,11 +52,12 @@ class TokenBucket(TypedDict):
     per_minute: int
     until: float
     samples: list[int]  # what the latest calls used
-    used: int  # the tokens of all calls
+    minute: int  # the number of the current minute
+    used: list[int]  # the tokens that were settled in this minute and in the one before
 
 
 def new_bucket(name: str, per_minute: int) -> TokenBucket:
-    return TokenBucket(name=name, per_minute=per_minute, until=0.0, samples=[], used=0)
+    return TokenBucket(name=name, per_minute=per_minute, until=0.0, samples=[], minute=0, used=[0, 0])
 
 
 def wait_of(bucket: TokenBucket, now: float) -> float:
@@ -66,6 +69,16 @@ def grant(bucket: TokenBucket, tokens: float, now: float) -> TokenBucket:
     """The bucket after a grant; with a negative number, after that many tokens were given back."""
     start = max(bucket["until"], now - BURST_SECONDS)
     return {**bucket, "until": start + tokens / pace_of(bucket["per_minute"])}
+
+
+def count_used(bucket: TokenBucket, samples: list[int], tokens: int, now: float) -> TokenBucket:
+    """The bucket after calls that used so many tokens."""
+    minute = int(now // 60)
+    past, (current, before) = minute - bucket["minute"], bucket["used"]
+    used = [current, before] if past <= 0 else [0, current if past == 1 else 0]
+    used[0] += tokens
+    samples = (bucket["samples"] + samples)[-SAMPLES:]
+    return {**bucket, "minute": max(minute, bucket["minute"]), "used": used, "samples": samples}
 
 
 def pace_of(per_minute: int) -> float:
@@ -93,8 +106,9 @@ LEASE_SECONDS = 10.0
 ASK_SECONDS = 0.3
 # A process asks for so many seconds of the fleet's pace beyond its next call, at most.
 MOST_AHEAD = 0.1
-# How often the first caller in line looks for tokens that other calls gave back.
-LOOK_SECONDS = 0.05
+# How often the first caller in line looks for tokens that other calls gave back, and how often a process
+# reads the store's clock.
+LOOK_SECONDS, CLOCK_SECONDS = 0.05, 30.0
 
 
 class Account:
@@ -108,16 +122,19 @@ class Account:
         self.held = 0.0
         # Tokens that are granted from `_ready_at` on, by `monotonic()`.
         self._coming = 0.0
-        self._ready_at = self._asked_at = -math.inf
+        self._ready_at = self._asked_at = self._clock_at = -math.inf
         # Tokens that calls took since the last exchange, those in a lease of the time before it.
         self._taken = 0.0
         self._bucket = new_bucket(name, per_minute)
-        # What calls used since the last exchange.
         self._samples: list[int] = []
+        self._used = 0
+        self._returning = False
+        self.is_alone = False
+        """Whether the store was unavailable for so long that the limit holds in this process alone."""
 
     def usual(self) -> float:
-        """What a call reserves."""
-        return usual(self._bucket["samples"], self.per_minute)
+        with self.lock:
+            return usual((self._bucket["samples"] + self._samples)[-SAMPLES:], self.per_minute)
 
     def take(self, tokens: float) -> bool:
         """Take the tokens if the process holds them."""
@@ -140,7 +157,7 @@ class Account:
 
     def ask(self, tokens: float, behind: float, patience: float) -> float:
         """Ask for what a call needs, and for a part of what the calls `behind` it do: the seconds until it is
-        ready. If they are more than `patience`, nothing is granted. May block."""
+        ready. If they are more than `patience`, nothing is granted. May block. Raises StoreUnavailable."""
         with self.lock:
             self._ripen()
             flow = self._taken / max(monotonic() - self._asked_at, ASK_SECONDS)
@@ -157,14 +174,22 @@ class Account:
         """A call used so many of its reserved tokens. Does not block."""
         with self.lock:
             self.held += reserved - used
+            self._used += math.ceil(used)
             if used > 0:
-                self._samples.append(math.ceil(used))
+                self._samples = [*self._samples, math.ceil(used)][-SAMPLES:]
             is_much = self.held > MOST_AHEAD * pace_of(self.per_minute)
-            if self.rest() > 0 or not is_much or in_line(line_of(self.name)):
+            if self._returning or self.rest() > 0 or not is_much or in_line(line_of(self.name)):
                 return
-            surplus, self.held = self.held, 0.0
+            self._returning = True
         with suppress(RuntimeError):  # the interpreter ends
-            start_thread("tokens", lambda: self._exchange(-surplus, math.inf), daemon=False)
+            start_thread("tokens", self._give_back, daemon=False)
+
+    def _give_back(self) -> None:
+        with self.lock:
+            surplus, self.held = max(self.held, 0.0), min(self.held, 0.0)
+        with suppress(StoreUnavailable):
+            self._exchange(-surplus, math.inf)
+        self._returning = False
 
     def _ripen(self) -> None:
         """Take in the tokens that are ready, and drop those of a lease that has ended."""
@@ -177,31 +202,39 @@ class Account:
     def _exchange(self, wanted: float, patience: float) -> float:
         """Ask the bucket in the store, or that of this process. Returns the seconds until the grant."""
         with self.lock:
-            samples, self._samples, self._taken = self._samples, [], 0.0
+            samples, self._samples = self._samples, []
+            used, self._used, self._taken = self._used, 0, 0.0
             self._asked_at = monotonic()
-        wait, link = 0.0, registry.link_to(None)
+        wait = 0.0
+        link = registry.link_to(None)
 
         def step(value: Any) -> TokenBucket:
             nonlocal wait
-            bucket = cast("TokenBucket", {**(value or self._bucket), "per_minute": self.per_minute})
-            bucket["samples"] = (bucket["samples"] + samples)[-SAMPLES:]
-            bucket["used"] += sum(samples)
-            wait = wait_of(bucket, link.now())
-            return grant(bucket, wanted, link.now()) if wait <= patience else bucket
-
-        def write(store: Store) -> TokenBucket:
-            link.note_clock(store.now())
-            return change(store, place_of(self.name), step, lasts=KEPT_FOR, now=link.now())
+            bucket = cast("TokenBucket", value or new_bucket(self.name, self.per_minute))
+            wait, now = wait_of(bucket, link.now()), link.now()
+            bucket = count_used({**bucket, "per_minute": self.per_minute}, samples, used, now)
+            return grant(bucket, wanted, now) if wait <= patience else bucket
 
         try:
-            if not link.is_ready:
+            if self.is_alone and not link.is_ready:
                 raise StoreUnavailable("it rests")
-            self._bucket = link.exchange(write)
+            self._bucket = link.exchange(lambda store: self._write(store, link, step))
+            self.is_alone = False
         except StoreUnavailable:
+            if not self.is_alone:
+                with self.lock:
+                    self._samples, self._used = samples + self._samples, used + self._used
+                raise
             self._bucket = step(self._bucket)
         finally:
             listeners.tell(link.notices)
         return wait
+
+    def _write(self, store: Store, link: StoreLink, step: Callable[[Any], TokenBucket]) -> TokenBucket:
+        if monotonic() - self._clock_at > CLOCK_SECONDS:
+            link.note_clock(store.now())
+            self._clock_at = monotonic()
+        return change(store, place_of(self.name), step, lasts=KEPT_FOR, now=link.now())
 
 
 def line_of(name: str) -> str:
@@ -227,8 +260,12 @@ def account_of(name: str, per_minute: int) -> Account:
 def read_buckets(store: registry.StoreReference = None) -> list[tuple[TokenBucket, float]]:
     """Each bucket in the store, and the seconds until a call may start. Raises StoreUnavailable."""
 
-    buckets, now = read_documents(PREFIX, store)
-    return [(bucket, wait_of(bucket, now)) for bucket in buckets]
+    def read(opened: Store) -> list[tuple[TokenBucket, float]]:
+        now = opened.now()
+        buckets = [cast("TokenBucket", document.value) for _, document in scan_all(opened, PREFIX)]
+        return [(count_used(bucket, [], 0, now), wait_of(bucket, now)) for bucket in buckets]
+
+    return registry.link_to(store).exchange(read)
 
 
 class TokenLimitedError(RateLimitedError):
@@ -236,6 +273,7 @@ class TokenLimitedError(RateLimitedError):
     `retry_after` seconds. Classified as `rate_limit`."""
 
     def __init__(self, name: str, per_minute: int, tokens: float, retry_after: float) -> None:
+        self.per_minute = per_minute
         self.tokens = math.ceil(tokens)
         super().__init__(name, per_minute, 60.0, retry_after)
         self.args = (
@@ -249,28 +287,33 @@ class TokenLimit(MeteredLimit):
 
         TokenLimit("openai:{model}", per_minute=200_000)
 
-    A call reserves what 95 % of such calls were measured to use. When it ends, it is settled by the usage in
-    its answer, or in the chunks of its stream, in the forms of OpenAI, Anthropic and Gemini; `usage` is a
-    function that returns it as a number or in one of these forms. A call that failed or was cancelled has
-    used nothing. An answer without a usage, and a call that timed out, count as what was reserved.
+    A call reserves what 95 % of such calls were measured to use; with `estimate`, that number, or what a
+    function of the call's arguments returns. When it ends, it is settled by the usage in its answer, or in
+    the chunks of its stream, in the forms of OpenAI, Anthropic and Gemini; `usage` is a function that
+    returns it as a number or in one of these forms. A call that failed or was cancelled has used nothing. An
+    answer without a usage counts as what was reserved.
 
     Limits of the same name share one bucket in the store of circuits, in and out of runs. It fills at 94 %
     of `per_minute`, evenly. A process holds the tokens of a moment, so that the store is not asked for each
-    call; a dead process loses them. While the store is unavailable, each process has the full rate.
+    call; a dead process loses them. A store that does not answer is retried for `max_wait`, at least for
+    2 s, without a `max_wait` for 60 s; then each process has the full rate.
 
     Callers of a process wait in order of arrival. `max_wait` is in seconds (also "500ms" or a timedelta);
     None waits for ever. A call that would have to wait longer raises `TokenLimitedError`, which says when
-    there will be room. Raises `ConfigurationError` for invalid options.
+    there will be room. Raises `ConfigurationError` for invalid options, and for a call that needs more than
+    `per_minute`.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("name",)
 
     name: str = Field(description="The name under which the fleet shares the limit.")  # pyright: ignore
     per_minute: int = Field(strict=True, ge=1, description="The tokens that may be used in a minute.")
-    usage: Callable[[Any], Any] | None = Field(
+    estimate: int | Callable[..., float] | None = Field(
         default=None,
-        exclude=True,
-        description="A function that returns the usage in an answer; null: it is read.",
+        description="The tokens that a call reserves, or a function of its arguments; null: the usual.",
+    )
+    usage: Callable[[Any], Any] | None = Field(
+        default=None, description="A function that returns the usage in an answer; null: it is read."
     )
     max_wait: Seconds | None = Field(
         default=None, description="The longest wait, in seconds; null: no limit."
@@ -283,30 +326,28 @@ class TokenLimit(MeteredLimit):
             name: str,
             *,
             per_minute: int,
+            estimate: int | Callable[..., float] | None = None,
             usage: Callable[[Any], Any] | None = None,
             max_wait: Duration | None = None,
         ) -> None: ...
+
+    @field_serializer("estimate", "usage", when_used="json-unless-none")
+    def _name_function(self, value: Any) -> Any:
+        return getattr(value, "__qualname__", repr(value)) if callable(value) else value
 
     def acquire(self) -> Steps[Ticket]:
         """Wait for the tokens. Raises TokenLimitedError, at once if the wait is known."""
         name, came = cast("str", self.final_name()), monotonic()
         account = account_of(name, self.per_minute)
-        tokens = account.usual()
-        turn = yield from stand_in_line(line_of(name), 1, self.max_wait)
-        if turn is None:
-            raise TokenLimitedError(name, self.per_minute, tokens, account.wait())
-        try:
-            while not account.take(tokens):
-                patience = max(for_place(self.max_wait, monotonic() - came, None), 0.0)
-                wait, rest = account.wait(), account.rest()
-                if wait == 0 and rest == 0:
-                    behind = (in_line(line_of(name)) - 1) * tokens
-                    wait = yield Blocking(account.ask, (tokens, behind, patience))
-                if wait > patience:
-                    raise TokenLimitedError(name, self.per_minute, tokens, wait)
-                yield from sleep_for(min(wait or rest, LOOK_SECONDS))  # other calls may give some back
-        finally:
-            turn.leave()
+        tokens = self._reserve(account)
+        if in_line(line_of(name)) or not account.take(tokens):
+            turn = yield from stand_in_line(line_of(name), 1, self.max_wait)
+            if turn is None:
+                raise TokenLimitedError(name, self.per_minute, tokens, account.wait())
+            try:
+                yield from self._wait(account, tokens, came)
+            finally:
+                turn.leave()
         return Meter(self, tokens, account.settle)
 
     def read(self, answer: Any) -> Usage | None:
@@ -320,6 +361,37 @@ class TokenLimit(MeteredLimit):
             return None
         return Usage(math.ceil(used)) if isinstance(used, int | float) else read_usage({"usage": used})
 
-    def amount(self, usage: Usage) -> float:
+    def amount(self, usage: Usage) -> float | None:
         """The tokens of the call."""
         return usage.total
+
+    def _reserve(self, account: Account) -> float:
+        tokens: Any = self.estimate
+        if callable(tokens):
+            tokens = call_with(tokens, self._arguments or {})
+        if tokens is None:
+            return account.usual()
+        if isinstance(tokens, int | float) and 0 <= tokens <= self.per_minute:
+            return tokens
+        raise ConfigurationError(
+            f"token limit {self.name!r} allows {self.per_minute} tokens a minute, and this call needs "
+            f"{tokens!r}: there will never be room for it"
+        )
+
+    def _wait(self, account: Account, tokens: float, came: float) -> Steps[None]:
+        """The first in line waits for its tokens, which other calls may give back sooner."""
+        failed: float | None = None
+        while not account.take(tokens):
+            waited = monotonic() - came
+            patience = max(for_place(self.max_wait, waited, None), 0.0)
+            wait, rest = account.wait(), account.rest()
+            if wait == 0 and rest == 0:
+                behind = (in_line(line_of(account.name)) - 1) * tokens
+                try:
+                    wait = yield Blocking(partial(account.ask, tokens, behind, patience))
+                except StoreUnavailable:
+                    failed = monotonic() if failed is None else failed
+                    account.is_alone = for_server(self.max_wait, waited, monotonic() - failed) <= 0
+            if wait > patience:
+                raise TokenLimitedError(account.name, self.per_minute, tokens, wait)
+            yield from sleep_for(min(wait or rest, LOOK_SECONDS))

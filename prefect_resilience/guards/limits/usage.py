@@ -10,13 +10,14 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar, NamedTuple, cast
+from inspect import Parameter, signature
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+from pydantic import PrivateAttr
 
 from prefect_resilience.base.drive import Steps
-from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
-from prefect_resilience.guards.circuits import registry
+from prefect_resilience.errors.taxonomy import ErrorInfo
 from prefect_resilience.guards.limits.guarding import NamedLimit, Ticket
-from prefect_resilience.stores.base import Store, scan_all
 
 PLACES = ("usage", "usage_metadata", "usageMetadata")
 # Where an event of a stream has its usage: OpenAI's `response.completed`, Anthropic's `message_start`.
@@ -30,6 +31,7 @@ THOUGHTS = ("thoughtsTokenCount", "thoughts_token_count")
 CACHED = ("cached_tokens", "cachedContentTokenCount", "cached_content_token_count")
 CACHE_READ, CACHE_WRITE = ("cache_read_input_tokens",), ("cache_creation_input_tokens",)
 DETAILS = ("prompt_tokens_details", "input_tokens_details")
+MODELS = ("model", "modelVersion", "model_version")
 
 
 class Usage(NamedTuple):
@@ -39,6 +41,7 @@ class Usage(NamedTuple):
     output_tokens: int = 0
     cache_read: int = 0
     cache_write: int = 0
+    model: str = ""
 
     @property
     def total(self) -> int:
@@ -46,8 +49,8 @@ class Usage(NamedTuple):
 
     def merge(self, later: Usage) -> Usage:
         """The usage after another chunk of the stream: the counts of all providers only grow."""
-        counts: Iterable[int] = map(max, self, later)
-        return Usage(*counts)
+        counts: Iterable[int] = map(max, self[:4], later[:4])
+        return Usage(*counts, model=later.model or self.model)  # pyright: ignore[reportCallIssue]
 
 
 def read_usage(answer: Any) -> Usage | None:
@@ -61,8 +64,8 @@ def read_usage(answer: Any) -> Usage | None:
         if isinstance(answer, list | tuple):
             return merge_all(map(read_usage, cast("Iterable[Any]", answer)))
         around = (answer, *(_field(answer, name) for name in AROUND))
-        places = (_field(whole, place) for whole in around for place in PLACES)
-        return merge_all(_read_counts(counts) for counts in places if counts is not None)
+        places = ((whole, _field(whole, place)) for whole in around for place in PLACES)
+        return merge_all(_read_counts(counts, whole) for whole, counts in places if counts is not None)
     return None
 
 
@@ -73,7 +76,7 @@ def merge_all(usages: Iterable[Usage | None]) -> Usage | None:
     return total
 
 
-def _read_counts(counts: Any) -> Usage | None:
+def _read_counts(counts: Any, whole: Any) -> Usage | None:
     question, output = _count(counts, INPUT), _count(counts, OUTPUT)
     if output is None and question is None:
         return None
@@ -81,8 +84,9 @@ def _read_counts(counts: Any) -> Usage | None:
     inside = next((count for name in DETAILS if (count := _count(_field(counts, name), CACHED))), 0)
     total_input = (question or 0) + (_count(counts, TOOLS) or 0) + read + write
     total_output = (output or 0) + (_count(counts, THOUGHTS) or 0)
+    model = next((str(name) for place in MODELS if (name := _field(whole, place))), "")
     cached = read + (inside or _count(counts, CACHED) or 0)
-    return Usage(total_input, total_output, cached, write)
+    return Usage(total_input, total_output, cached, write, model)
 
 
 def _field(whole: Any, name: str) -> Any:
@@ -134,15 +138,13 @@ class Meter(Ticket):
         self.settle(None if is_whole else GeneratorExit())
 
     def settle(self, error: BaseException | None, info: ErrorInfo | None = None) -> None:
-        """Give back what was not used. An answer without a usage counts as what was reserved, and so does a
-        call that timed out, since the service may go on with it. One that was cut off counts as at least
-        that."""
+        """Give back what was not used. An answer without a usage counts as what was reserved, and so does,
+        at least, one that was cut off."""
         if (self._waits and error is None) or self._settle is None:
             return
         settle, self._settle = self._settle, None
         used = None if self._usage is None else self._limit.amount(self._usage)
-        timed_out = info is not None and info.category is ErrorCategory.TIMEOUT
-        if error is not None and not self._seen and not timed_out:
+        if error is not None and not self._seen and not self._limit.may_have_used(info):
             used = 0.0
         elif used is None or (error is not None and used < self.reserved):
             used = self.reserved
@@ -181,14 +183,28 @@ class MeteredLimit(NamedLimit):
     """The base class of the limits on what calls use."""
 
     metered: ClassVar[bool] = True
+    _arguments: Mapping[str, Any] | None = PrivateAttr(default=None)
+
+    def bind(self, parameters: Mapping[str, Any]) -> Self:
+        """The limit for a call with these parameters."""
+        if self._arguments is not None:
+            return self
+        bound = super().bind(parameters)
+        bound = bound.model_copy() if bound is self else bound
+        bound._arguments = parameters
+        return bound
 
     def read(self, answer: Any) -> Usage | None:
         """The usage in an answer."""
         return read_usage(answer)
 
     @abstractmethod
-    def amount(self, usage: Usage) -> float:
-        """What a call with this usage counts for."""
+    def amount(self, usage: Usage) -> float | None:
+        """What a call with this usage counts for; None if that is unknown."""
+
+    def may_have_used(self, info: ErrorInfo | None) -> bool:
+        """Whether a call that failed with this error counts as what it reserved."""
+        return False
 
     def finish(
         self,
@@ -203,10 +219,9 @@ class MeteredLimit(NamedLimit):
         yield from ()
 
 
-def read_documents(prefix: str, store: registry.StoreReference) -> tuple[list[Any], float]:
-    """The values in the store whose keys start with `prefix`, and its time. Raises StoreUnavailable."""
-
-    def read(opened: Store) -> tuple[list[Any], float]:
-        return [document.value for _, document in scan_all(opened, prefix)], opened.now()
-
-    return registry.link_to(store).exchange(read)
+def call_with(fn: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call `fn` with those of the arguments that it declares, by their names."""
+    declared = signature(fn).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in declared.values()):
+        return fn(**arguments)
+    return fn(**{name: value for name, value in arguments.items() if name in declared})

@@ -18,17 +18,22 @@ SHOWN = 100
 
 
 class LimitRow(BaseModel, frozen=True):
-    """A token limit or a cap. `used` are the tokens of all calls, or the money spent."""
+    """A token limit or a cap. `used` are the tokens of this minute and the last one, or the money spent."""
 
     name: str
     kind: Literal["tokens", "USD"]
     per: str
     allowed: float
     used: float
+    reserved: float = 0.0
+    has_room: bool
     room: str
 
 
-COLUMNS: look.Columns = {name: name for name in ("name", "kind", "per", "allowed", "used", "room")}
+COLUMNS: look.Columns = {
+    **{"limit": "name", "kind": "kind", "per": "per", "allowed": "allowed", "used": "used"},
+    **{"reserved": "reserved", "room": "room"},
+}
 
 
 def read_limits(store: StoreReference = None) -> list[LimitRow]:
@@ -39,7 +44,8 @@ def read_limits(store: StoreReference = None) -> list[LimitRow]:
             kind="tokens",
             per="minute",
             allowed=bucket["per_minute"],
-            used=bucket["used"],
+            used=sum(bucket["used"]),
+            has_room=wait == 0,
             room="now" if wait == 0 else f"in {wait:.1f} s",
         )
         for bucket, wait in read_buckets(store)
@@ -51,11 +57,13 @@ def read_limits(store: StoreReference = None) -> list[LimitRow]:
             per=f"{spending['per']} {spending['scope']}",
             allowed=spending["usd"],
             used=round(spending["spent"], 6),
+            reserved=round(spending["reserved"], 6),
+            has_room=not spending["reached"],
             room="reached" if spending["reached"] else "now",
         )
         for spending in read_spending(store)
     ]
-    return sorted(rows, key=lambda row: (row.room == "now", row.name, row.per))
+    return sorted(rows, key=lambda row: (row.has_room, row.name, row.per))
 
 
 def page_rows(limits: list[LimitRow]) -> dict[str, dict[str, Any]]:

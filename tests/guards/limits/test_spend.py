@@ -90,18 +90,28 @@ def test_the_most_that_a_call_can_use(form):
 # -- a call
 
 
-def test_calls_that_end_at_once_are_settled_to_what_they_cost():
+def test_a_call_is_settled_to_what_it_cost():
+    ask = asking(SpendCap(usd=5))
+    ask()
+    spending = settled()
+    assert spending["spent"] == pytest.approx(MILLION / 1_000)
+    assert (spending["reserved"], spending["usd"], spending["scope"]) == (0, 5, PROCESS)
+
+
+def test_calls_that_end_at_once_are_settled_together():
+    async def many(ask):
+        await asyncio.gather(*(ask() for _ in range(20)))
+
     @resilient(limits=SpendCap(usd=100), retry=None)
     async def ask(model=MODEL, max_tokens=100_000):
         return answer(1_000)
 
-    async def many():
-        await asyncio.gather(*(ask() for _ in range(20)))
-
-    asyncio.run(many())
-    spending = settled()
-    assert spending["spent"] == pytest.approx(20 * MILLION / 1_000)
-    assert (spending["reserved"], spending["usd"], spending["scope"]) == (0, 100, PROCESS)
+    asyncio.run(many(ask))
+    assert settled()["spent"] == pytest.approx(20 * MILLION / 1_000)
+    purse = next(iter(spend._purses.values()))
+    purse._settling = True
+    purse.settle(0.0, 1.0)
+    assert purse._paid == 1.0
 
 
 def test_money_that_is_spent_stops_calls_with_one_event(told):
@@ -116,9 +126,8 @@ def test_money_that_is_spent_stops_calls_with_one_event(told):
         with pytest.raises(SpendCapReachedError) as caught:
             ask()
     assert classify(caught.value).category == "resource_exhausted"
-    assert (
-        "the cap 'agents' of 2 USD a run has no room: 1.2000 USD are spent, 0.0000 USD are reserved"
-        in str(caught.value)
+    assert "the cap 'agents' of 2 USD a run has no room: 1.2000 USD are spent, and this call can cost" in str(
+        caught.value
     )
     assert "there is room in another run" in str(caught.value)
     assert [(spending["name"], spending["reached"]) for spending in told] == [("agents", True)]
@@ -145,7 +154,7 @@ def test_a_call_waits_for_what_running_calls_give_back(monkeypatch):
     async def impatient():
         first = asyncio.create_task(ask())
         await asyncio.sleep(0.05)
-        with pytest.raises(SpendCapReachedError, match=r"are reserved.*at midnight UTC"):
+        with pytest.raises(SpendCapReachedError, match=r"are reserved.*at midnight UTC, in \d"):
             await ask()
         await first
 
@@ -155,6 +164,7 @@ def test_a_call_waits_for_what_running_calls_give_back(monkeypatch):
 FAILED = {
     "failed": (ValueError(), 0),
     "a timeout": (AttemptTimeout(1), 1),
+    "429": (httpx.HTTPStatusError("429", request=Object(), response=Object(status_code=429, headers={})), 0),
 }
 
 
@@ -170,6 +180,11 @@ def test_a_failed_call_costs_nothing_unless_it_timed_out(way):
     assert settled()["spent"] == pytest.approx(parts * MILLION / 10, abs=0.001)
 
 
+def test_a_model_that_only_the_call_knows_and_an_unknown_one_in_the_answer():
+    asking(SpendCap(usd=5), lambda: {"usage": {"completion_tokens": 1_000}, "model": "fine-tuned"})()
+    assert settled()["spent"] == pytest.approx(MILLION / 1_000)
+
+
 def test_a_transport_reads_the_request_and_the_response():
     def reply(request):
         return httpx.Response(200, json=answer(1_000))
@@ -177,7 +192,7 @@ def test_a_transport_reads_the_request_and_the_response():
     cap = SpendCap(usd=5)
     client = httpx.Client(transport=ResilientTransport(limits=cap, transport=httpx.MockTransport(reply)))
     client.post("http://service.test", json={"model": MODEL, "max_tokens": 100})
-    client.post(f"http://service.test/v1/models/{MODEL}:ask", json={"maxOutputTokens": 9})
+    client.post(f"http://service.test/v1/models/{MODEL}:ask", json={"config": {"max_output_tokens": 9}})
     assert settled()["spent"] == pytest.approx(2 * MILLION / 1_000)
 
 

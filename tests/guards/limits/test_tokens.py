@@ -15,17 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import CompletionUsage
 
-from prefect_resilience import TokenLimit, TokenLimitedError, classify, resilient
-from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError
+from prefect_resilience import Hedge, TokenLimit, TokenLimitedError, classify, resilient
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits.registry import forget_circuits, link_to
 from prefect_resilience.guards.limits import line, tokens
 from prefect_resilience.guards.limits.tokens import (
     BURST_SECONDS,
     Account,
+    count_used,
     grant,
     new_bucket,
     pace_of,
     read_buckets,
+    usual,
     wait_of,
 )
 from prefect_resilience.guards.limits.usage import Usage, read_usage
@@ -40,35 +42,44 @@ def own_store(monkeypatch):
     assert line._lines.by_key == {}
 
 
-def limit_of(name="ask", **options) -> TokenLimit:
-    """Its first calls reserve 100 tokens each."""
-    return TokenLimit(name, per_minute=10_000, **options)
-
-
-def used(name="ask") -> int:
-    """The tokens that calls used, as the store has them."""
-    tokens.account_of(name, 10_000)._exchange(0.0, math.inf)
-    return next(bucket["used"] for bucket, _ in read_buckets() if bucket["name"] == name)
+def used(limit: TokenLimit) -> int:
+    """The tokens that calls of this process used, as the store has them."""
+    tokens.account_of(limit.name, limit.per_minute)._exchange(0.0, math.inf)
+    return next(sum(bucket["used"]) for bucket, _ in read_buckets() if bucket["name"] == limit.name)
 
 
 # -- the reader
 
 ANTHROPIC = {"input_tokens": 10, "output_tokens": 1, "cache_read_input_tokens": 30}
 FORMS = {
-    "openai": (
-        Object(usage=CompletionUsage(prompt_tokens=9, completion_tokens=12, total_tokens=21)),
+    "openai chat": (
+        {"usage": {"prompt_tokens": 9, "completion_tokens": 12, "total_tokens": 21}},
         Usage(9, 12),
     ),
     "openai cached": (
-        {"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}},
-        Usage(9, 0, 4),
+        {"model": "gpt", "usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}},
+        Usage(9, 0, 4, 0, "gpt"),
     ),
-    "openai responses, last event": ({"response": {"usage": {"input_tokens": 9}}}, Usage(9)),
+    "openai object": (
+        Object(usage=CompletionUsage(prompt_tokens=9, completion_tokens=12, total_tokens=21), model="gpt"),
+        Usage(9, 12, model="gpt"),
+    ),
+    "openai responses": (
+        {"usage": {"input_tokens": 9, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 1}}},
+        Usage(9, 2, 1),
+    ),
+    "openai responses, last event": (
+        {"type": "response.completed", "response": {"model": "o", "usage": {"input_tokens": 9}}},
+        Usage(9, model="o"),
+    ),
     "openai embeddings": ({"usage": {"total_tokens": 8}}, Usage(8)),
-    "anthropic": ({"usage": {**ANTHROPIC, "cache_creation_input_tokens": 5}}, Usage(45, 1, 30, 5)),
+    "anthropic": (
+        {"usage": {**ANTHROPIC, "cache_creation_input_tokens": 5}, "model": "claude"},
+        Usage(45, 1, 30, 5, "claude"),
+    ),
     "anthropic object": (
-        Message.model_construct(usage=MessageDeltaUsage.model_construct(**ANTHROPIC)),
-        Usage(40, 1, 30),
+        Message.model_construct(usage=MessageDeltaUsage.model_construct(**ANTHROPIC), model="claude"),
+        Usage(40, 1, 30, 0, "claude"),
     ),
     "anthropic, first event": ({"message": {"usage": ANTHROPIC}}, Usage(40, 1, 30)),
     "gemini": (
@@ -76,9 +87,10 @@ FORMS = {
             "usageMetadata": {
                 **{"promptTokenCount": 9, "candidatesTokenCount": 2, "thoughtsTokenCount": 5},
                 **{"toolUsePromptTokenCount": 1, "cachedContentTokenCount": 3},
-            }
+            },
+            "modelVersion": "gemini",
         },
-        Usage(10, 7, 3),
+        Usage(10, 7, 3, 0, "gemini"),
     ),
     "gemini object": (
         Object(usage_metadata=Object(prompt_token_count=9, candidates_token_count=2)),
@@ -88,8 +100,11 @@ FORMS = {
         [{"usageMetadata": {"promptTokenCount": 9}}, {"usageMetadata": {"candidatesTokenCount": 3}}],
         Usage(9, 3),
     ),
+    "no usage": ({"choices": []}, None),
     "a null": ({"usage": None}, None),
     "not counts": ({"usage": {"prompt_tokens": "9", "completion_tokens": True}}, None),
+    "a text": ("usage", None),
+    "nothing": (None, None),
 }
 
 
@@ -113,6 +128,7 @@ def test_an_answer_that_cannot_be_read_has_no_usage():
 WHOLE = {"usage": {"prompt_tokens": 10, "completion_tokens": 32}}
 ANSWERS = {
     "usage": (WHOLE, {}, 42),
+    "less than a call before": ({"usage": {"prompt_tokens": 1}}, {}, 1),
     "more than was reserved": ({"usage": {"prompt_tokens": 900}}, {}, 900),
     "no usage": ("a text", {}, 100),
     "a function": ("a text", {"usage": len}, 6),
@@ -125,8 +141,9 @@ ANSWERS = {
 @pytest.mark.parametrize("form", ANSWERS)
 def test_an_answer_is_settled(form):
     answer, options, counted = ANSWERS[form]
-    assert resilient(limits=limit_of(**options))(lambda: answer)() is answer
-    assert used() == counted
+    limit = TokenLimit("ask", per_minute=60_000, estimate=100, **options)
+    assert resilient(limits=limit)(lambda: answer)() is answer
+    assert used(limit) == counted
 
 
 def generator(*chunks, error=None):
@@ -155,22 +172,26 @@ WAYS = {
     "call": lambda limit: limit.call(lambda: WHOLE),
     "acall": lambda limit: asyncio.run(limit.acall(whole)),
     "a decorated function": lambda limit: limit(lambda: WHOLE)(),
+    "a decorated coroutine": lambda limit: asyncio.run(limit(whole)()),
     "a resilient coroutine": lambda limit: asyncio.run(resilient(limits=limit)(whole)()),
     "a resilient generator": lambda limit: list(resilient(limits=limit)(generator)("a", WHOLE)),
     "an async stream": lambda limit: asyncio.run(drain(resilient(limits=limit)(agenerator)("a", WHOLE))),
+    "a hedge": lambda limit: resilient(limits=limit, hedge=Hedge(5))(lambda: WHOLE)(),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_call_is_settled(way):
-    WAYS[way](limit_of())
-    assert used() == 42
+    limit = TokenLimit("ask", per_minute=60_000, estimate=lambda **_: 500)
+    WAYS[way](limit)
+    assert used(limit) == 42
 
 
 def test_a_block_counts_as_what_it_reserved():
-    with limit_of():
+    limit = TokenLimit("ask", per_minute=60_000, estimate=100)
+    with limit:
         pass
-    assert used() == 100
+    assert used(limit) == 100
 
 
 def close_early(limit):
@@ -179,16 +200,14 @@ def close_early(limit):
     chunks.close()
 
 
-def time_out(limit):
-    with pytest.raises(AttemptTimeout):
-        resilient(limits=limit, timeout=0.05, retry=None)(asyncio.run)(asyncio.sleep(0.2))
-
-
 CUT = {
     "failed": (lambda limit: resilient(limits=limit)(int)("x"), 0),
     "cancelled": (lambda limit: asyncio.run(limit.acall(whole, asyncio.CancelledError())), 0),
-    "timed out": (time_out, 100),
     "a stream closed early": (close_early, 100),
+    "a stream that broke": (
+        lambda limit: list(resilient(limits=limit)(generator)(WHOLE, error=OSError())),
+        100,
+    ),
     "a stream that broke after much": (
         lambda limit: list(
             resilient(limits=limit)(generator)({"usage": {"output_tokens": 300}}, error=OSError())
@@ -200,10 +219,11 @@ CUT = {
 
 @pytest.mark.parametrize("way", CUT)
 def test_a_failed_call_has_used_nothing_and_a_cut_answer_what_it_reserved(way):
+    limit = TokenLimit("ask", per_minute=60_000, estimate=100)
     call, counted = CUT[way]
     with suppress(ValueError, OSError, asyncio.CancelledError):
-        call(limit_of())
-    assert used() == counted
+        call(limit)
+    assert used(limit) == counted
 
 
 # -- what is reserved
@@ -215,43 +235,69 @@ def test_a_call_reserves_what_such_calls_usually_use():
     assert account.usual() == 5_000
     for size in range(1, 101):
         limit.call(lambda size=size: {"usage": {"prompt_tokens": size}})
-    account._exchange(0.0, math.inf)
     assert account.usual() == 95
+    used(limit)
+    assert Account("ask", 500_000).usual() == 5_000
     other = Account("ask", 500_000)
-    assert other.usual() == 5_000
     other.ask(1, 0, math.inf)
     assert other.usual() == 95
 
 
+def test_an_estimate_gets_the_arguments_that_it_names():
+    limit = TokenLimit("ask:{model}", per_minute=60_000, estimate=lambda prompt, most: len(prompt) + most)
+
+    @resilient(limits=limit)
+    def ask(prompt, model, most=50):
+        return None
+
+    ask("four", model="m")
+    assert used(TokenLimit("ask:m", per_minute=60_000)) == 54
+
+
+MISTAKES = [
+    (lambda: TokenLimit("ask"), "TokenLimit needs per_minute"),
+    (lambda: TokenLimit("ask", per_minute=0), "write at least 1"),
+    (lambda: TokenLimit("ask", per_minute=10, estimate=11).call(int), "there will never be room for it"),
+    (
+        lambda: TokenLimit("ask", per_minute=10, estimate=lambda: "3").call(whole.__name__.upper),
+        "needs '3'",
+    ),
+    (lambda: TokenLimit("ask", per_minute=10, estimate=lambda: -1).call(lambda: 1), "needs -1"),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), MISTAKES)
+def test_a_mistake_is_one_sentence(make, says):
+    with pytest.raises(ConfigurationError) as caught:
+        make()
+    assert says in str(caught.value)
+
+
 def test_the_options_are_the_same_in_json():
-    limit = TokenLimit.model_validate_json('{"name": "ask:{model}", "perMinute": 9, "maxWait": 3}')
-    assert limit == TokenLimit("ask:{model}", per_minute=9, max_wait=3)
-    assert limit_of(usage=len).model_dump(mode="json")["name"] == "ask"
-    with pytest.raises(ConfigurationError, match="write at least 1"):
-        TokenLimit("ask", per_minute=0)
+    limit = TokenLimit.model_validate_json('{"name": "ask", "perMinute": 9, "estimate": 5, "maxWait": 3}')
+    assert limit == TokenLimit("ask", per_minute=9, estimate=5, max_wait=3)
+    written = TokenLimit("ask", per_minute=10, estimate=5, usage=whole).model_dump(mode="json")
+    assert (written["estimate"], written["usage"]) == (5, "whole")
 
 
 # -- the wait
 
 
-@pytest.fixture
-def large_calls(monkeypatch):
-    """Each reserves the tokens of ten seconds."""
-    monkeypatch.setattr(tokens, "FIRST_PART", 0.16)
-
-
-def test_an_error_says_when_there_is_room(large_calls):
-    limit = limit_of(max_wait=0)
+def test_an_error_says_when_there_is_room():
+    limit = TokenLimit("ask", per_minute=60_000, estimate=9_600, max_wait=0)
     limit.call(int)
-    with pytest.raises(TokenLimitedError, match="room for the 1600 tokens of this call in ") as caught:
+    with pytest.raises(TokenLimitedError) as caught:
         limit.call(int)
+    assert "allows 60000 tokens a minute: there will be room for the 9600 tokens of this call in " in str(
+        caught.value
+    )
     assert 7 < caught.value.retry_after < 10
     info = classify(caught.value)
     assert (info.category, info.retry_after) == ("rate_limit", caught.value.retry_after)
 
 
-def test_callers_wait_in_order_and_are_served_from_what_others_give_back(large_calls):
-    limit = limit_of()
+def test_callers_wait_in_order_and_are_served_from_what_others_give_back():
+    limit = TokenLimit("ask", per_minute=6_000, estimate=960)
     ends: list[int] = []
 
     async def ask(number):
@@ -269,12 +315,14 @@ def test_callers_wait_in_order_and_are_served_from_what_others_give_back(large_c
     assert ends == [0, 1, 2, 3]
 
 
-def test_a_caller_behind_the_first_one_waits_no_longer_than_its_max_wait(large_calls):
+def test_a_caller_behind_the_first_one_waits_no_longer_than_its_max_wait():
+    patient = TokenLimit("ask", per_minute=6_000, estimate=960)
+
     async def both():
-        first = [asyncio.create_task(limit_of().acall(asyncio.sleep, 0)) for _ in range(2)]
+        first = [asyncio.create_task(patient.acall(asyncio.sleep, 0)) for _ in range(2)]
         await asyncio.sleep(0.1)
         with pytest.raises(TokenLimitedError):
-            await limit_of(max_wait=0.05).acall(whole)
+            await TokenLimit("ask", per_minute=6_000, estimate=1, max_wait=0.05).acall(whole)
         for task in first:
             task.cancel()
         await asyncio.gather(*first, return_exceptions=True)
@@ -315,22 +363,49 @@ def test_the_tokens_of_a_dead_process_are_back_in_time(monkeypatch):
     assert not dead.take(1)
 
 
-def test_much_that_was_not_used_goes_back_to_the_fleet(large_calls, monkeypatch):
+def test_much_that_was_not_used_goes_back_to_the_fleet(monkeypatch):
     monkeypatch.setattr(tokens, "ASK_SECONDS", 0.0)
-    limit_of().call(lambda: {"usage": {"prompt_tokens": 1}})
-    for thread in threading.enumerate():
-        if thread.name == "prefect-resilience-tokens":
-            thread.join()
+    limit = TokenLimit("ask", per_minute=60_000, estimate=50_000)
+    limit.call(lambda: {"usage": {"prompt_tokens": 1}})
+    for thread in tokens_threads():
+        thread.join()
     assert read_buckets()[0][1] < 1
 
 
-def test_without_the_store_the_limit_holds_in_this_process(large_calls, caplog, monkeypatch):
-    store = link_to(None).store()
+def tokens_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "prefect-resilience-tokens"]
+
+
+def test_minutes_go_by():
+    bucket = count_used(new_bucket("ask", 10), [], 5, 600.0)
+    assert bucket["used"] == [5, 0]
+    assert count_used(bucket, [], 1, 659.0)["used"] == [6, 0]
+    assert count_used(bucket, [], 1, 660.0)["used"] == [1, 5]
+    assert count_used(bucket, [], 1, 720.0)["used"] == [1, 0]
+    assert usual([3], 100) == 3
+
+
+def test_without_the_store_the_limit_holds_in_this_process(caplog, monkeypatch):
+    limit = TokenLimit("ask", per_minute=60_000, estimate=100, max_wait=0)
+    store, began = link_to(None).store(), tokens.monotonic()
     store.close()
-    assert limit_of(max_wait=0).call(lambda: None) is None
-    with pytest.raises(TokenLimitedError):
-        limit_of(max_wait=0).call(int)
+    for _ in range(2):
+        assert limit.call(lambda: WHOLE) == WHOLE
+    assert 2 <= tokens.monotonic() - began < 10
     assert caplog.text.count("is unavailable") == 1
     store.closed = False
     monkeypatch.setattr(link_to(None), "rest_until", 0.0)
-    assert used() == 1_600
+    with suppress(TokenLimitedError):
+        TokenLimit("ask", per_minute=60_000, estimate=30_000).call(int)
+    assert [bucket["name"] for bucket, _ in read_buckets()] == ["ask"]
+
+
+def test_what_cannot_be_given_back_is_kept(monkeypatch):
+    monkeypatch.setattr(tokens, "ASK_SECONDS", 0.0)
+    account = tokens.account_of("ask", 60_000)
+    account.ask(5_000, 0, math.inf)
+    link_to(None).store().close()
+    account.settle(5_000, 1)
+    for thread in tokens_threads():
+        thread.join()
+    assert account._used == 1

@@ -24,11 +24,10 @@ def ask(model: str, max_tokens: int) -> Any:
     return {"usage": {"completion_tokens": max_tokens}}
 
 
-def test_limits_are_listed_with_their_room(url: str, cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_listed_with_their_room(url: str, cli: Any) -> None:
     assert cli("limits", "list").out.startswith(f"There are no token limits and no caps in {url} yet")
-    for name, part in (("quiet", 0.0001), ("busy", 0.5)):
-        monkeypatch.setattr(tokens, "FIRST_PART", part)
-        TokenLimit(name, per_minute=1_000_000).call(int)
+    TokenLimit("quiet", per_minute=1_000_000, estimate=1).call(int)
+    TokenLimit("busy", per_minute=60_000, estimate=50_000).call(int)
     for cap in (SpendCap(usd=1, name="agents"), SpendCap(usd=0.01, per="day")):
         cap.call(ask, "gpt-4o", 900)
         for thread in threading.enumerate():
@@ -39,7 +38,7 @@ def test_limits_are_listed_with_their_room(url: str, cli: Any, monkeypatch: pyte
     listed = cli("limits", "list", "--json").json
     reached, busy, agents, quiet = listed
     assert (reached["per"].partition(" ")[0], reached["room"], reached["used"]) == ("day", "reached", 0.009)
-    assert (busy["name"], busy["kind"]) == ("busy", "tokens")
+    assert (busy["name"], busy["kind"], busy["has_room"]) == ("busy", "tokens", False)
     assert busy["room"].startswith("in ")
     assert (agents["name"], agents["allowed"], agents["used"]) == ("agents", 1, 0.009)
     assert (quiet["name"], quiet["per"], quiet["room"]) == ("quiet", "minute", "now")
