@@ -62,12 +62,12 @@ class RunParks(Pause):
 
 @dataclass(frozen=True, slots=True)
 class LongWait:
-    """A wait of one call: until when, of what, and why. `asked`: a service said when it will be back."""
+    """A wait of one call: until when, and why. `by_service`: a service said when it will be back."""
 
     until: float
     why: str
     circuit: str | None = None
-    asked: bool = False
+    by_service: bool = False
 
 
 class Opening(NamedTuple):
@@ -257,7 +257,7 @@ def _park(parking: Parking, context: FlowRunContext) -> State[Any] | None:
         since=now if earlier is None else earlier.since,
         parks=parking.parks + 1,
         circuit=longest.circuit,
-        not_before=max((wait.until for wait in parking.waits if wait.asked), default=None),
+        not_before=max((wait.until for wait in parking.waits if wait.by_service), default=None),
     )
     with suppress(StoreUnavailable):
         parked = parked_runs.behind_others(parked)

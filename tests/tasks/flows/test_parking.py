@@ -39,9 +39,8 @@ from prefect_resilience.durable.batches.edge.parking import (
     mend_parked,
     park,
     read_parked,
-    wake,
 )
-from prefect_resilience.durable.batches.parked import LEAD, ParkedRun
+from prefect_resilience.durable.batches.parked import ParkedRun
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import StoreUnavailable
@@ -154,7 +153,6 @@ def test_a_run_parks_once_for_all_its_tasks_and_goes_on(client, caplog):
     assert client.read_flow_run(run.id).run_count == 2
     assert [service.calls.count(f"send {n}") for n in (1, 2, 3)] == [1, 1, 1]
     assert read_parked(str(run.id)).state == "running"
-    assert wake(str(run.id), "ada")[1] == "it is Completed, not Parked"
 
 
 @pytest.mark.api
@@ -251,28 +249,13 @@ def test_a_cancelled_run_does_not_park_and_an_api_that_is_away_is_waited_for(cli
     assert [trouble[:12] for _, trouble in mend_parked()] == ["it is Parked"]
     assert [*mend_parked()] == []
 
-    # A person wakes it, but not before the service is back.
-    keep(known.model_copy(update={"not_before": None, "at": known.at - LEAD}))
-    earlier, refusal = wake(str(run.id), "ada", after=60)
-    assert (refusal, round(earlier.until - time.time())) == (None, 60)
-    assert client.read_flow_run(run.id).state.message.startswith("Woken by ada. Parked until 20")
-    assert wake(str(run.id), "ada", after=90)[1] == "it goes on at its time"
-    keep(known)
-    assert wake(str(run.id), "ada")[1] == "it goes on at its time", "its service said when it is back"
-    with monkeypatch.context() as patch:
-        patch.setattr(parked_runs, "read_parked", lambda *_: earlier)
-        assert wake(str(run.id), "ada", after=40)[1] == "another process wakes it"
-    keep(known.model_copy(update={"not_before": None, "at": known.at - LEAD}))
     with monkeypatch.context() as patch:
         patch.setattr(SyncPrefectClient, "set_flow_run_state", lambda *_: REJECTED)
-        assert wake(str(run.id), "ada")[1] == "not now"
         client.request("POST", "/flow_runs/{id}/set_state", path_params={"id": run.id}, json=RUNNING)
         assert park(known) == "not now"
     client.set_flow_run_state(run.id, Completed(), force=True)
     assert [*mend_parked()] == []
     assert not read_parked(str(run.id)).is_open
-    with pytest.raises(ConfigurationError, match="No parked flow run 'nosuch'"):
-        wake("nosuch", "ada")
 
 
 @pytest.mark.api

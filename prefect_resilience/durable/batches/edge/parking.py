@@ -1,4 +1,4 @@
-"""Parks flow runs and wakes them: the document in the store, and the state in the Prefect API."""
+"""Parks flow runs: the document in the store, and the state in the Prefect API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge.marks import asking
 from prefect_resilience.durable.batches.parked import (
     KEPT_SECONDS,
-    LEAD,
     PARKED,
     PREFIX,
     ParkedRun,
@@ -30,7 +29,6 @@ from prefect_resilience.durable.batches.parked import (
     parked_of,
 )
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Store, change, scan_all
 from prefect_resilience.telemetry.edge.events import emit
@@ -123,38 +121,6 @@ def _told(run: ParkedRun) -> dict[str, Any]:
 def is_parked(run: FlowRun) -> bool:
     """Whether a flow run is parked."""
     return run.state is not None and run.state.is_scheduled() and run.state.name == PARKED
-
-
-def wake(
-    flow_run_id: str, by: str, *, after: float = 0.0, store: Store | str | None = None
-) -> tuple[ParkedRun, str | None]:
-    """Let a parked run go on in `after` seconds; and why it was not woken, if so.
-
-    A run that waits for a service does not go on before the service said it will be back. Raises
-    StoreUnavailable, ApiUnavailable, and ConfigurationError if the run is not known.
-    """
-    run = read_parked(flow_run_id, store)
-    if run is None:
-        raise ConfigurationError(f"No parked flow run {flow_run_id!r}: `prefect-resilience runs parked`")
-    now = time.time()
-    at = max(now + after, run.at + LEAD, run.not_before or 0.0)
-    with asking_api() as client:
-        flow_run = client.read_flow_run(UUID(flow_run_id))
-        if not is_parked(flow_run):
-            return run, f"it is {flow_run.state and flow_run.state.name}, not {PARKED}"
-        if at >= run.until:
-            return run, "it goes on at its time"
-        earlier = run.model_copy(update={"until": at})
-        taken = change(
-            open_ledger(store).store,
-            key_of(flow_run_id),
-            lambda stored: earlier.model_dump(mode="json") if stored == run.model_dump(mode="json") else None,
-            is_open=lambda _: True,
-        )
-        if taken is None:
-            return run, "another process wakes it"
-        refusal = _schedule(client, flow_run.id, at, f"Woken by {by}. {message_of(earlier)}")
-    return earlier, refusal
 
 
 def _was_killed(run: ParkedRun, crash: State[Any]) -> bool:

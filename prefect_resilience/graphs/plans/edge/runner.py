@@ -116,21 +116,21 @@ class Run:
         self.results[node.id] = NodeResult(status="skipped", reason=skip.reason, task_run_id=str(run.id))
 
     def _begin(self, node: Node) -> None:
-        seen = self.schedule.error_seen_by(node.id)
+        failure = self.schedule.error_seen_by(node.id)
         try:
             if node.map is None:
-                self._jobs.append(self.factory.job(node, node.id, self._view(seen, {}), seen))
+                self._jobs.append(self.factory.job(node, node.id, self._view(failure, {}), failure))
             else:
-                self._fan_out(node, node.map, seen)
+                self._fan_out(node, node.map, failure)
         except ValueError as error:
             self._settle(node, self._refuse(node, node.id, error))
 
-    def _view(self, seen: ErrorContext | None, names: Mapping[str, Any]) -> Rendering:
-        """The values for the templates of a node that gets the error `seen`."""
-        return Rendering(self.results, state_of(seen, self.errors), self.inputs, names)
+    def _view(self, failure: ErrorContext | None, names: Mapping[str, Any]) -> Rendering:
+        """The values for the templates of a node that gets the error `failure`."""
+        return Rendering(self.results, state_of(failure, self.errors), self.inputs, names)
 
-    def _fan_out(self, node: Node, fan_out: FanOut, seen: ErrorContext | None) -> None:
-        items = items_of(fan_out, self._view(seen, {}))
+    def _fan_out(self, node: Node, fan_out: FanOut, failure: ErrorContext | None) -> None:
+        items = items_of(fan_out, self._view(failure, {}))
         most = self.plan.bounds.fan_out
         if len(items) > most:
             raise ValueError(
@@ -141,8 +141,8 @@ class Run:
         for index, item in enumerate(items):
             name = f"{node.id}[{index}]"
             try:
-                view = self._view(seen, {fan_out.item: item, "index": index})
-                self._jobs.append(self.factory.job(node, name, view, seen, index))
+                view = self._view(failure, {fan_out.item: item, "index": index})
+                self._jobs.append(self.factory.job(node, name, view, failure, index))
             except ValueError as error:
                 branches.outcomes[index] = self._refuse(node, name, error)
         self._join(branches)
