@@ -104,12 +104,6 @@ class Spending(TypedDict):
     reached: bool
 
 
-def reserve(spending: Spending, most: float) -> Spending | None:
-    """The document after a call that can cost so much began; None if there is no room."""
-    committed = spending["spent"] + spending["reserved"] + most
-    return {**spending, "reserved": spending["reserved"] + most} if committed <= spending["usd"] else None
-
-
 class Purse:
     """The money that calls of this process have reserved and spent under one document."""
 
@@ -117,7 +111,10 @@ class Purse:
         self.key = key
         self._spending = fresh
         self._lock = threading.RLock()  # re-entrant: the garbage collector may end a stream at any time
-        self._freed = self._paid = 0.0
+        # One thread at a time asks the store.
+        self._asking = threading.RLock()
+        # What the document in the store does not have yet.
+        self._reserved = self._paid = 0.0
         self._settling = False
 
     def take(self, most: float, usd: float) -> tuple[Spending, bool]:
@@ -126,39 +123,46 @@ class Purse:
         Returns the document, and whether there was room. If the store is unavailable, this process goes on
         with the document that it knows.
         """
+        with self._asking:
+            return self._exchange(most, usd)
+
+    def _exchange(self, most: float, usd: float) -> tuple[Spending, bool]:
         with self._lock:
-            freed, self._freed = self._freed, 0.0
+            reserved, self._reserved = self._reserved, 0.0
             paid, self._paid = self._paid, 0.0
         is_first = has_room = False
 
         def step(value: Any) -> Spending:
             nonlocal is_first, has_room
-            before = cast("Spending", {**(value or self._spending), "usd": usd})
-            reserved = max(round(before["reserved"] - freed, 9), 0.0)
-            settled: Spending = {**before, "spent": before["spent"] + paid, "reserved": reserved}
-            after = reserve(settled, most)
-            has_room = after is not None
-            reached = before["reached"] or settled["spent"] + most > usd
-            is_first = reached and not before["reached"]
-            return after or {**settled, "reached": reached}
+            after = cast("Spending", {**(value or self._spending), "usd": usd})
+            after["spent"] += paid
+            after["reserved"] = max(round(after["reserved"] + reserved, 9), 0.0)
+            has_room = after["spent"] + after["reserved"] + most <= usd
+            is_first = after["spent"] + most > usd and not after["reached"]
+            after["reached"] |= is_first
+            after["reserved"] += most if has_room else 0.0
+            return after
 
         link = registry.link_to(None)
         try:
-            self._spending = link.exchange(lambda store: change(store, self.key, step, lasts=KEPT_FOR))
+            spending = self._spending = link.exchange(
+                lambda store: change(store, self.key, step, lasts=KEPT_FOR)
+            )
         except StoreUnavailable:
+            spending = step(None)
             with self._lock:
-                self._freed, self._paid = self._freed + freed, self._paid + paid
-            self._spending = step(self._spending)
+                self._reserved += reserved + (most if has_room else 0.0)
+                self._paid += paid
         finally:
             listeners.tell(link.notices)
         if is_first:
-            listeners.cap_listeners.tell(self._spending)
-        return self._spending, has_room
+            listeners.cap_listeners.tell(spending)
+        return spending, has_room
 
     def settle(self, reserved: float, used: float) -> None:
         """A call has ended. Does not block."""
         with self._lock:
-            self._freed, self._paid = self._freed + reserved, self._paid + used
+            self._reserved, self._paid = self._reserved - reserved, self._paid + used
             is_settling, self._settling = self._settling, True
         if not is_settling:
             start_thread("spend", self._settle_all, daemon=False)
@@ -166,7 +170,7 @@ class Purse:
     def _settle_all(self) -> None:
         while True:
             with self._lock:
-                if not self._freed or not registry.link_to(None).is_ready:
+                if not (self._reserved or self._paid) or not registry.link_to(None).is_ready:
                     self._settling = False
                     return
             self.take(0.0, self._spending["usd"])
