@@ -20,11 +20,13 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -44,7 +46,7 @@ from prefect_resilience.durable.effects.witness import WATCHED, Witness, report_
 from prefect_resilience.errors.exceptions import ConfigurationError, InDoubt, NotRecorded
 from prefect_resilience.operations.users_code import load_module
 from prefect_resilience.stores.base import scan_all
-from prefect_resilience.testing.kill_points import Point, stable, write_line
+from prefect_resilience.testing.kill_points import Point, stable
 
 HOSTS = "PREFECT_RESILIENCE_REHEARSAL_HOSTS"
 """The variable with the allowed hosts, for each Python that the program starts."""
@@ -100,12 +102,21 @@ def guard_child() -> None:
 # -- the points, and what happened at them
 
 
+Writing = Callable[..., None]
+
+
+def write_line(path: Path, what: str, **about: Any) -> None:
+    """Add a line to the book of a run, which outlives its process."""
+    with open(path, "ab", buffering=0) as file:
+        file.write(json.dumps({"what": what, "at": time.monotonic(), **about}).encode() + b"\n")
+
+
 class Seams(Witness):
     """Counts the points of this process, and kills it at one of them."""
 
-    def __init__(self, book: Path, point: Point | None, ports: Iterable[int]) -> None:
+    def __init__(self, write: Writing, point: Point | None, ports: Iterable[int]) -> None:
         super().__init__()
-        self.book, self.point, self.ports, self.pid = book, point, ports, os.getpid()
+        self.write, self.point, self.ports, self.pid = write, point, ports, os.getpid()
         self.counts: Counter[tuple[str, str]] = Counter()
         self.busy = threading.local()
         self.opened = False
@@ -137,7 +148,7 @@ class Seams(Witness):
         """Count a point, and die at the one of this run."""
         self.counts[how, name] += 1
         point = Point(how, name, self.counts[how, name])
-        write_line(self.book, "point", point=point)
+        self.write("point", point=point)
         if point == self.point:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -171,11 +182,14 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _frames_of(coroutine: Any) -> Iterator[FrameType]:
+AWAITED = {"cr_frame": "cr_await", "gi_frame": "gi_yieldfrom", "ag_frame": "ag_await"}
+
+
+def _frames_of(step: Any) -> Iterator[FrameType]:
     """The frames of a coroutine that is suspended, and of those that it awaits."""
-    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-        yield frame
-        coroutine = coroutine.cr_await
+    while kind := next((name for name in AWAITED if getattr(step, name, None) is not None), None):
+        yield getattr(step, kind)
+        step = getattr(step, AWAITED[kind])
 
 
 def _place_of(ident: str, stack: list[FrameType]) -> Iterator[tuple[str, str, str]]:
@@ -184,7 +198,7 @@ def _place_of(ident: str, stack: list[FrameType]) -> Iterator[tuple[str, str, st
         in_task = [n for n, frame in enumerate(stack) if "prefect/task_engine" in frame.f_code.co_filename]
         inside = [frame for frame in stack[in_task[-1] :] if frame in own] if in_task else own
         name = (inside or own)[0].f_code.co_name
-        yield ident, name, _line_of(own[-1])
+        yield ident, name, f"{os.path.relpath(own[-1].f_code.co_filename)}:{own[-1].f_lineno}"
 
 
 def _is_users(file: str) -> bool:
@@ -193,12 +207,10 @@ def _is_users(file: str) -> bool:
 
 
 def _users_line() -> str:
-    own = [frame for frame in _frames(inspect.currentframe()) if _is_users(frame.f_code.co_filename)]
-    return _line_of(own[0]) if own else ""
-
-
-def _line_of(frame: FrameType) -> str:
-    return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
+    frame = next(
+        (item for item in _frames(inspect.currentframe()) if _is_users(item.f_code.co_filename)), None
+    )
+    return "" if frame is None else f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 # -- a run
@@ -207,10 +219,10 @@ def _line_of(frame: FrameType) -> str:
 def run_job(job: dict[str, Any]) -> None:
     """Run the flow of a job in this process, up to its point."""
     folder = Path(job["folder"])
-    book = folder / "book"
+    write = partial(write_line, folder / "book")
     point = Point(*job["point"]) if job["point"] and job["number"] == 1 else None
-    seams = Seams(book, point, job["ports"])
-    guard = AuditGuard(job["hosts"], lambda why: write_line(book, "rejected", why=why, line=_users_line()))
+    seams = Seams(write, point, job["ports"])
+    guard = AuditGuard(job["hosts"], lambda why: write("rejected", why=why, line=_users_line()))
     sys.addaudithook(guard.check)
     sys.addaudithook(seams.hook)
     try:
@@ -219,7 +231,7 @@ def run_job(job: dict[str, Any]) -> None:
             threading.Thread(target=answer_questions, args=(folder,), daemon=True).start()
         _run(flow, parameters, folder, seams)
     except ConfigurationError as error:
-        write_line(book, "mistake", why=str(error))
+        write("mistake", why=str(error))
 
 
 def _load_call(path: Path) -> tuple[Any, dict[str, Any]]:
@@ -251,8 +263,7 @@ def _run(flow: Any, parameters: dict[str, Any], folder: Path, seams: Seams) -> N
     seams.opened = False
     error: Any = cast("Any", get_state_exception)(state) if state.is_failed() else None
     effects = [*_effects()]
-    write_line(
-        seams.book,
+    seams.write(
         "end",
         state=state.type.value,
         message=str(state.message or ""),

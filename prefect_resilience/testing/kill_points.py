@@ -1,4 +1,4 @@
-"""The points at which a rehearsal kills a program, and the verdict on what its receivers got.
+"""The points at which a rehearsal kills a program, and the verdict on what its receivers got. Pure.
 
 points ── choose ──> one case for each ── judge ──> a verdict for each thing ── worst ──> rows
 """
@@ -12,6 +12,7 @@ import re
 import select
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -21,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.testing.services import Answering, ReceivedRequest, Reply, ScriptedService
 
 Outcome = Literal["once", "twice", "never", "stopped"]
@@ -39,12 +41,6 @@ _CHANGES = re.compile(
 def stable(text: str) -> str:
     """The text without ids and times, which are others in each run."""
     return _CHANGES.sub("*", text)
-
-
-def write_line(path: Path, what: str, **about: Any) -> None:
-    """Add a line to the book of a case, which outlives the processes of its runs."""
-    with open(path, "ab", buffering=0) as file:
-        file.write(json.dumps({"what": what, **about}).encode() + b"\n")
 
 
 class Point(NamedTuple):
@@ -136,13 +132,15 @@ class Case:
 class CaseReceivers:
     """The receivers of one case. They count what they get, and kill the process `pid` at the case's point.
 
-    book: gets the points that are passed. ask: the line of code that waits for a receiver.
+    ask: the line of code that waits for a receiver.
     """
 
     case: Case
-    book: Path
     ask: Callable[[], CodePlace] = CodePlace
     pid: int = 0
+    disturbs: bool = True
+    points: list[tuple[float, Point]] = field(default_factory=list[tuple[float, Point]])
+    """The points that were passed, with their times."""
     _counts: Counter[str] = field(default_factory=Counter[str])
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -171,10 +169,9 @@ class CaseReceivers:
         changes = not thing.method or thing.method in CHANGING
         hows = ("before", "after", "cut") if thing.method and changes else ("before", "after")
         points = {how: Point(how, name, self._counts[name]) for how in hows}
-        for point in points.values():
-            write_line(self.book, "point", point=point)
+        self.points += [(time.monotonic(), point) for point in points.values()]
         place = self.ask()
-        struck = next((how for how in hows if points[how] == self.case.point), "")
+        struck = next((how for how in hows if self.disturbs and points[how] == self.case.point), "")
         self.case.reached |= bool(struck)
         if struck in ("before", "after"):
             with suppress(ProcessLookupError):
@@ -214,11 +211,17 @@ def stack_questions(folder: Path) -> Generator[Callable[[], CodePlace]]:
 
 def receiver_of(receiver: Any, took: Callable[..., None]) -> AbstractContextManager[Any]:
     """The receivers of one case as a context manager."""
-    if isinstance(receiver, ScriptedService):
-        return nullcontext(receiver)
-    make: Any = contextmanager(receiver) if inspect.isgeneratorfunction(receiver) else receiver
-    started = make(took) if inspect.signature(receiver).parameters else make()
-    return started if hasattr(started, "__enter__") else nullcontext(started)
+    if not isinstance(receiver, ScriptedService):
+        if not callable(receiver):
+            raise ConfigurationError(
+                f"receiver={receiver!r} is neither a ScriptedService nor a function that makes one"
+            )
+        wants = receiver is not ScriptedService and inspect.signature(receiver).parameters
+        make: Any = contextmanager(receiver) if inspect.isgeneratorfunction(receiver) else receiver
+        receiver = make(took) if wants else make()
+        if hasattr(receiver, "__enter__"):
+            return receiver
+    return nullcontext(receiver)
 
 
 class RehearsedThing(BaseModel):
@@ -229,6 +232,12 @@ class RehearsedThing(BaseModel):
     task: str = ""
     line: str = ""
     kill: str = ""
+    got: int = 1
+    """How many of it the receiver got then."""
+
+
+FIRST = ("ledger ", "receiver ", *(f"request {method} " for method in CHANGING))
+"""How the names of points begin at which something changes."""
 
 
 def choose(points: Sequence[Point], most: int) -> list[Point]:
@@ -237,37 +246,44 @@ def choose(points: Sequence[Point], most: int) -> list[Point]:
     return [points[number * len(points) // count] for number in range(count)]
 
 
-def judge(expected: Case, case: Case) -> dict[Thing, Outcome]:
+def judge(expected: Case, case: Case) -> dict[Thing, tuple[Outcome, int]]:
     """The verdict on each thing of the first run, by what the case's receivers got."""
-    surplus = _surplus(expected.taken, case.taken)
+    got, surplus, missing = _compare(expected.taken, case.taken)
     doubted_keys = {key for key, _ in case.doubts}
     doubted_tasks = {task for _, task in case.doubts}
-    verdicts: dict[Thing, Outcome] = {}
+    verdicts: dict[Thing, tuple[Outcome, int]] = {}
     for thing in dict.fromkeys(expected.taken):
-        if surplus[thing.identity] > 0 and thing.method not in REPEATABLE:
-            verdicts[thing] = "twice"
-        elif surplus[thing.identity] < 0:
-            verdicts[thing] = "stopped" if case.stopped or case.doubts else "never"
+        number = got[thing.identity]
+        if surplus[thing.identity] and thing.method not in REPEATABLE:
+            verdicts[thing] = "twice", number
+        elif missing[thing.identity]:
+            verdicts[thing] = ("stopped" if case.stopped or case.doubts else "never"), number
         elif thing.key in doubted_keys or (not thing.key and thing.place.task in doubted_tasks):
-            verdicts[thing] = "stopped"
+            verdicts[thing] = "stopped", number
         else:
-            verdicts[thing] = "once"
+            verdicts[thing] = "once", number
     return verdicts
 
 
-def _surplus(expected: Sequence[Thing], taken: Sequence[Thing]) -> Counter[tuple[str, str]]:
-    """How many of each thing of the first run are too many; below 0 for those that are missing.
+Counts = Counter[tuple[str, str]]
 
-    A thing with another body in each run is compared by its group.
-    """
-    surplus = Counter(thing.identity for thing in taken)
-    surplus.subtract(thing.identity for thing in expected)
-    wanted = dict.fromkeys(thing.identity for thing in expected)
-    for strange in surplus.keys() - wanted.keys():
-        same = [identity for identity in wanted if identity[0] == strange[0]]
-        for _ in range(surplus[strange] if same else 0):  # fill what is missing first
-            surplus[min(same, key=surplus.__getitem__)] += 1
-    return surplus
+
+def _compare(expected: Iterable[Thing], taken: Iterable[Thing]) -> tuple[Counts, Counts, Counts]:
+    """The things that were got, those too many, and those that are missing, by the identity of a thing in
+    the first run. A thing with another body in each run is compared by its group."""
+    wanted = Counter(thing.identity for thing in expected)
+    got: Counts = Counter()
+    strange: list[str] = []
+    for thing in taken:
+        if thing.identity in wanted:
+            got[thing.identity] += 1
+        else:
+            strange.append(thing.group)
+    for group in strange:
+        same = [identity for identity in wanted if identity[0] == group]
+        if same:  # fill what is missing first
+            got[min(same, key=lambda identity: got[identity] - wanted[identity])] += 1
+    return got, got - wanted, wanted - got
 
 
 def rows_of(expected: Case, cases: Iterable[Case]) -> list[RehearsedThing]:
@@ -277,8 +293,14 @@ def rows_of(expected: Case, cases: Iterable[Case]) -> list[RehearsedThing]:
         place = thing.place
         rows[thing] = RehearsedThing(thing=thing.label, verdict="once", task=place.task, line=place.line)
     for case in cases:
-        for thing, verdict in judge(expected, case).items():
+        for thing, (verdict, got) in judge(expected, case).items():
             if SEVERITY.index(verdict) > SEVERITY.index(rows[thing].verdict):
-                worse = {"verdict": verdict, "kill": str(case.point)}
+                worse = {"verdict": verdict, "kill": str(case.point), "got": got}
                 rows[thing] = rows[thing].model_copy(update=worse)
     return list(rows.values())
+
+
+def only_later(expected: Case, cases: Iterable[Case]) -> list[str]:
+    """Things that came only after a disturbance, such as the questions of `verify` and compensations."""
+    groups = {thing.group for thing in expected.things}
+    return sorted({thing.group for case in cases for thing in case.things} - groups)

@@ -17,8 +17,9 @@ import socket
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +93,7 @@ def rehearse(
     kills: int = 50,
     timeout: float = 60.0,
     allow_hosts: Iterable[str] = (),
+    only: str | None = None,
     keep: Path | str | None = None,
     parameters: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = lambda sentence: None,
@@ -109,6 +111,7 @@ def rehearse(
     kills: the most points to try; a sample if there are more.
     timeout: seconds that one run may take.
     allow_hosts: hosts that may be reached. All except the loopback are rejected before anything leaves.
+    only: the name of one point, as in a result.
     keep: a folder for the logs and ledgers of all cases.
     say: gets a sentence about the progress after each case.
     api: the address of a Prefect API on loopback; by default one is started.
@@ -122,15 +125,16 @@ def rehearse(
         call = {"flow": flow, "args": args, "kwargs": dict(parameters or {})}
         hosts = [address for host in allow_hosts for address in _addresses_of(host)]
         url = api or stack.enter_context(prefect_api(folder))
-        receiver = receiver or (lambda: ScriptedService())
-        campaign = Campaign(folder.resolve(), url, call, receiver, timeout, hosts, say, stack)
-        return campaign.rehearse(kills)
+        receiver = ScriptedService if receiver is None else receiver
+        campaign = Campaign(folder.resolve(), url, call, receiver, timeout, hosts, say)
+        stack.callback(campaign.close)
+        return campaign.rehearse(kills, only)
 
 
 def _addresses_of(host: str) -> list[str]:
     """A host with its addresses: a connection shows only these."""
     try:
-        return [host, *(str(place[4][0]) for place in socket.getaddrinfo(host, None))]
+        return [host, *(str(found[4][0]) for found in socket.getaddrinfo(host, None))]
     except OSError:
         return [host]
 
@@ -143,18 +147,24 @@ def prefect_api(folder: Path) -> Generator[str, None, None]:
     """A Prefect API on loopback, with an empty database; its address. It is started once for all cases."""
     home = folder / "api"
     home.mkdir(exist_ok=True)
-    with _start("api", home) as server:
+    server = _start("api", home)
+    try:
         address = server.stdout.readline().strip()
         if not address:
             raise ConfigurationError(f"the Prefect API of the rehearsal did not start: see {home}/log")
         yield address
+    finally:
+        _end(server)
 
 
 def _start(what: str, home: Path) -> Any:
-    """Start a process that ends when its context closes its stdin."""
     command = [sys.executable, "-m", "prefect_resilience.operations.rehearsed", what]
     with open(home / "log", "ab") as log:
         return Popen(command, stdin=PIPE, stdout=PIPE, stderr=log, env=_environment(home), text=True)
+
+
+def _end(process: Any) -> None:
+    process.communicate()  # closes its stdin, so that it ends
 
 
 FOREIGN = re.compile(r"PREFECT_(API|PROFILE|SERVER|CLOUD)|.*_proxy$", re.IGNORECASE)
@@ -195,7 +205,6 @@ class Campaign:
     timeout: float
     hosts: Sequence[str]
     say: Callable[[str], None]
-    stack: ExitStack
     kills: int = 0
     first_book: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """What the book of the first run says."""
@@ -212,14 +221,26 @@ class Campaign:
         # One receiver for all cases cannot tell two of them apart.
         self.width = 1 if isinstance(self.receiver, ScriptedService) else min(os.cpu_count() or 1, 4)
         for _ in range(self.width):
-            self.lanes.put(self.stack.enter_context(_start("runs", self.guard)))
+            self.lanes.put(_start("runs", self.guard))
 
-    def rehearse(self, most: int) -> Rehearsal:
+    def close(self) -> None:
+        """End all processes."""
+        while not self.lanes.empty():
+            lane = self.lanes.get()
+            lane.kill()  # it may still be importing
+            _end(lane)
+
+    def rehearse(self, most: int, only: str | None) -> Rehearsal:
         """The first run, then a case for each point."""
         first, points = self._first_run()
         chosen = kill_points.choose(points, most)
+        if only is not None:
+            chosen = [point for point in points if str(point) == only]
+            if not chosen:
+                names = "; ".join(map(str, points))
+                raise ConfigurationError(f"there is no point {only!r}; the points are: {names}")
         self.say(f"{self.name} has {len(points)} points; trying {len(chosen)}")
-        cases = [*self._run_cases(chosen)]
+        cases = self._run_cases(first, chosen)
         judged = [case for case in cases if not case.trouble]
         return Rehearsal(
             flow=self.name,
@@ -232,19 +253,25 @@ class Campaign:
         )
 
     def _first_run(self) -> tuple[Case, list[Point]]:
-        case = self._run_case(0, None)
+        case, timed = self._run_case(0, None)
         if case.state != "COMPLETED":
             why = "; ".join([case.message, *self._rejections()])
             raise ConfigurationError(f"the first run, which is not disturbed, does not succeed: {why}")
-        points = [Point(*line["point"]) for line in self.first_book if line["what"] == "point"]
-        return case, list(dict.fromkeys(points))
+        timed += [(line["at"], Point(*line["point"])) for line in self.first_book if line["what"] == "point"]
+        return case, list(dict.fromkeys(point for _, point in sorted(timed, key=lambda item: item[0])))
 
-    def _run_cases(self, chosen: Sequence[Point]) -> Generator[Case]:
-        numbers = range(1, len(chosen) + 1)
+    def _run_cases(self, first: Case, chosen: Sequence[Point]) -> list[Case]:
         with ThreadPoolExecutor(self.width) as pool:
-            for number, case in zip(numbers, pool.map(self._run_case, numbers, chosen), strict=True):
-                self.say(case.trouble or f"{number} of {len(chosen)}: {case.point}")
-                yield case
+            running = [pool.submit(self._run_case, number, point) for number, point in enumerate(chosen, 1)]
+            try:
+                for number, ended in enumerate(as_completed(running), 1):
+                    case = ended.result()[0]
+                    verdicts = Counter(verdict for verdict, _ in kill_points.judge(first, case).values())
+                    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+                    self.say(case.trouble or f"{number} of {len(chosen)}, {case.point}: {counts}")
+            finally:
+                pool.shutdown(cancel_futures=True)
+        return [ended.result()[0] for ended in running]
 
     def _rejections(self) -> list[str]:
         lines = [line for line in self.first_book if line["what"] == "rejected"]
@@ -255,22 +282,21 @@ class Campaign:
         if len(cases) < len(points):
             yield f"a sample: {len(cases)} of {len(points)} points were tried"
         for name in sorted({point.name for point in points}):
-            if not name.startswith(("ledger ", "receiver ", "request ")):
+            if not name.startswith(("request ", *kill_points.FIRST)):
                 yield f"{name}: what it changes is not counted"
         missed = [str(case.point) for case in cases if not case.reached]
         if missed:
             yield f"points that a later run did not reach: {', '.join(missed)}"
-        groups = {thing.group for case in cases for thing in case.things}
-        for name in sorted(groups - {thing.group for thing in first.things}):
+        for name in kill_points.only_later(first, cases):
             yield f"{name}: came only after a disturbance, and is not judged"
 
     # -- one case
 
-    def _run_case(self, number: int, point: Point | None) -> Case:
+    def _run_case(self, number: int, point: Point | None) -> tuple[Case, list[tuple[float, Point]]]:
         folder = self.folder / f"{number:03}"
         (folder / "tmp").mkdir(parents=True)
         with ExitStack() as stack:
-            receivers = CaseReceivers(Case(point), folder / "book")
+            receivers = CaseReceivers(Case(point))
             if point is None:
                 receivers.ask = stack.enter_context(kill_points.stack_questions(folder))
             receiver, changed = self._receive(stack, receivers, folder)
@@ -278,7 +304,7 @@ class Campaign:
             lane = self.lanes.get()
             stack.callback(self.lanes.put, lane)
             self._run_passes(lane, job, receivers)
-        return receivers.case
+        return receivers.case, receivers.points
 
     def _receive(
         self, stack: ExitStack, receivers: CaseReceivers, folder: Path
@@ -313,27 +339,29 @@ class Campaign:
                 "as an argument, and not the receiver"
             ) from None
         places = [Url(place) for place in (self.api, address) if place.startswith("http")]
+        hosts = [*self.hosts, *(str(place.host) for place in places)]
         own = {
             "PREFECT_API_URL": self.api,
             "PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{folder}/ledger.db",
-            "PREFECT_RESILIENCE_REHEARSAL_HOSTS": ",".join(self.hosts),
+            "PREFECT_RESILIENCE_REHEARSAL_HOSTS": ",".join(hosts),
             "PYTHONPATH": f"{self.guard}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             "TMPDIR": str(folder / "tmp"),
         }
         environment = {**_environment(folder / "home"), **changed, **own}
         process = {"folder": str(folder), "cwd": os.getcwd(), "path": sys.path, "environment": environment}
         ports = [place.port for place in places]
-        return {**process, "timeout": self.timeout, "point": point, "hosts": self.hosts, "ports": ports}
+        return {**process, "timeout": self.timeout, "point": point, "hosts": hosts, "ports": ports}
 
     def _run_passes(self, lane: Any, job: dict[str, Any], receivers: CaseReceivers) -> None:
         """Run the flow, and run it again until it has ended."""
-        case, book = receivers.case, receivers.book
+        case, book = receivers.case, Path(job["folder"]) / "book"
         for number in range(1, 2 if case.point is None else PASSES + 1):
             book.write_bytes(b"")
             lane.stdin.write(json.dumps({**job, "number": number}) + "\n")
             lane.stdin.flush()
             receivers.pid = int(lane.stdout.readline())
             status = int(lane.stdout.readline())
+            receivers.disturbs = False
             self.kills += status == -signal.SIGKILL
             case.reached |= number == 1 and status == -signal.SIGKILL
             case.message = "it took too long" if status == LATE else f"a run ended with exit code {status}"

@@ -50,7 +50,7 @@ def test_a_plain_post_is_sent_twice_and_its_line_is_named(on_api: Rehearse) -> N
     with ScriptedService() as service:
         result = on_api(programs.plain, service.url, receiver=service, say=said.append)
     (row,) = result.twice
-    assert (row.task, row.kill) == ("prepare", "after request POST /announce")
+    assert (row.task, row.got, row.kill) == ("prepare", 2, "after request POST /announce")
     assert row.line.startswith("tests/testing/rehearsed_programs.py:")
     assert (result.points, result.cases, result.kills, len(said)) == (3, 3, 2, 4)
     with pytest.raises(AssertionError, match=r"POST /announce.*twice"):
@@ -180,7 +180,7 @@ def case(*things: Thing, **about: Any) -> Case:
 def test_the_verdict_on_each_thing(got: Case, verdicts: tuple[str, ...]) -> None:
     announced = Thing("POST /announce", "", "1", "POST", CodePlace("announce", "a.py:1"))
     expected = case(PAY, announced, PUT)
-    assert tuple(judge(expected, got).values()) == verdicts
+    assert tuple(verdict for verdict, _ in judge(expected, got).values()) == verdicts
     rows = rows_of(expected, [case(PAY, ANNOUNCE, PUT), got])
     assert tuple(row.verdict for row in rows) == verdicts
     assert [row.kill for row in rows] == ["" if one == "once" else str(got.point) for one in verdicts]
@@ -232,6 +232,11 @@ def test_the_guard_rejects_what_leaves(event: str, args: tuple[Any, ...], refuse
     else:
         guard.check(event, args)
     assert bool(told) is refused
+
+
+def test_what_is_no_receiver_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="neither a ScriptedService"):
+        rehearse(programs.plain, "{receiver}", receiver=7, api="http://127.0.0.1:9/api")
 
 
 def test_a_flow_that_cannot_be_sent_is_refused() -> None:

@@ -40,7 +40,11 @@ COMMANDS = (
     ("install", "fleet:install", "Install blocks, deployments and automations on the Prefect server."),
     ("limits", "limits:app", "Show the token limits and the spending caps of a fleet."),
     ("plan", "plan:app", "Run, validate and draw plans."),
-    ("rehearse", "rehearse:rehearse_command", "Kill a flow at every point, and count its side effects."),
+    (
+        "rehearse",
+        "rehearse:rehearse_command",
+        "Kill a flow at every point, and count its side effects.",
+    ),
     ("report", "fleet:report_command", "Show retries, failures, fallbacks and recoveries in a period."),
     ("tune", "tune:tune_command", "Say which numbers of the tasks' policies to change."),
     ("what-if", "tune:what_if_command", "Replay a period with other options of one task."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
+from xml.etree import ElementTree
 
 from cyclopts import Parameter, validators
 from pydantic import TypeAdapter
@@ -16,6 +17,7 @@ from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.options import Json
 from prefect_resilience.operations.users_code import load_module
 from prefect_resilience.testing import Rehearsal, rehearse
+from prefect_resilience.testing.kill_points import RehearsedThing
 
 SIGNS = {"once": "done", "twice": "wrong", "never": "wrong", "stopped": "unknown"}
 """The sign of each verdict."""
@@ -34,8 +36,10 @@ def rehearse_command(
     receiver: str | None = None,
     kills: Positive = 50,
     timeout: Positive = 60,
+    only: str | None = None,
     allow_host: list[str] | None = None,
     keep: Path | None = None,
+    junit: Path | None = None,
     json: Json = False,
 ) -> int:
     """Run a flow, kill it at every point where a side effect can be made twice or lost, and run it again.
@@ -44,7 +48,7 @@ def rehearse_command(
     if anything was sent twice or lost. Connections to other hosts than the loopback are rejected.
 
     Example: prefect-resilience rehearse billing.py:bill --with bill.json
-    Example: prefect-resilience rehearse billing.py:bill --receiver bank.py --keep cases
+    Example: prefect-resilience rehearse billing.py:bill --receiver bank.py --only "after request POST /pay"
 
     Args:
         flow: FILE.py:FLOW or MODULE:FLOW.
@@ -52,8 +56,10 @@ def rehearse_command(
         receiver: A file or module with a function `receiver()`, which starts the receivers of one case.
         kills: The most points to try; a sample if there are more.
         timeout: Seconds that one run may take.
+        only: The one point to try, as it is named in the table.
         allow_host: A host that may be reached; repeat it for several.
         keep: A new folder for the logs and ledgers of all cases.
+        junit: A file for the result as JUnit XML.
     """
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise ConfigurationError(f"--keep {keep} is not empty: name a new folder")
@@ -63,10 +69,13 @@ def rehearse_command(
         kills=kills,
         timeout=timeout,
         allow_hosts=allow_host or (),
+        only=only,
         keep=keep,
         parameters={} if with_ is None else _arguments_in(with_),
         say=look.say,
     )
+    if junit is not None:
+        look.write_file(junit, junit_of(result))
     look.answer(result, *parts(result), json=json)
     return 0 if result.is_proven else 1
 
@@ -91,10 +100,33 @@ def parts(result: Rehearsal) -> Iterator[RenderableType]:
     if result.rows:
         yield look.table(COLUMNS, result.rows)
     for sentence in result.unjudged:
-        yield look.finding("wrong", "not judged", sentence, "--keep FOLDER keeps the log of each case.")
+        yield look.finding("wrong", "not judged", sentence, "Try this point alone with --only and --keep.")
     if result.unseen:
         yield look.card({"not seen": result.unseen})
     counted = plural(len(result.rows), "thing")
     points = f"{plural(result.kills, 'kill')} at {result.cases} of {plural(result.points, 'point')}"
     wrong = len(result.twice) + len(result.lost)
     yield f"{counted}, {points}: {f'{wrong} sent twice or lost' if wrong else 'nothing sent twice or lost'}."
+
+
+def junit_of(result: Rehearsal) -> str:
+    """The result as JUnit XML: a test for each thing, and one for each case without a verdict."""
+    suite = ElementTree.Element("testsuite", name=f"rehearse {result.flow}")
+    for row in result.rows:
+        test = ElementTree.SubElement(suite, "testcase", classname=row.task or result.flow, name=row.thing)
+        if row.verdict in ("twice", "never"):
+            ElementTree.SubElement(test, "failure", message=row.verdict).text = _sentence_of(row)
+        elif row.verdict == "stopped":
+            ElementTree.SubElement(test, "system-out").text = _sentence_of(row)
+    for sentence in result.unjudged:
+        test = ElementTree.SubElement(suite, "testcase", classname=result.flow, name="not judged")
+        ElementTree.SubElement(test, "error", message=sentence)
+    failures = len(result.twice) + len(result.lost)
+    counts = {"tests": len(suite), "failures": failures, "errors": len(result.unjudged)}
+    suite.attrib |= {name: str(count) for name, count in counts.items()}
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
+
+
+def _sentence_of(row: RehearsedThing) -> str:
+    return f"{row.thing}: {row.verdict}, {row.line}, shown by: {row.kill}"

@@ -1,16 +1,17 @@
-"""`rehearse`: the table and JSON of a result, and what is wrong with the options."""
+"""`rehearse`: the table, JSON and JUnit XML of a result, and what is wrong with the options."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.rehearse import parts
+from prefect_resilience.operations.cli.rehearse import junit_of, parts
 from prefect_resilience.testing import Rehearsal
 from prefect_resilience.testing.kill_points import RehearsedThing
 from tests.docs.pages import DOCS
@@ -37,6 +38,16 @@ def test_a_person_reads_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.endswith("3 things, 6 kills at 8 of 9 points: 1 sent twice or lost.\n")
     look.show(*parts(Rehearsal(flow="bill", rows=[], points=0, cases=0, kills=0)))
     assert "0 things, 0 kills at 0 of 0 points: nothing sent twice or lost." in capsys.readouterr().out
+
+
+def test_ci_reads_junit() -> None:
+    suite = ElementTree.fromstring(junit_of(RESULT))
+    assert suite.attrib == {"name": "rehearse bill", "tests": "4", "failures": "1", "errors": "1"}
+    paid, mailed, shipped, hangs = suite
+    assert (paid.get("classname"), paid.get("name"), len(paid)) == ("pay", "POST /pay pay:7", 0)
+    assert mailed.findtext("failure") == "POST /mail: twice, billing.py:14, shown by: after it"
+    assert shipped.findtext("system-out") == "POST /ship: stopped, billing.py:15, shown by: after it"
+    assert [child.get("message") for child in hangs] == ["it hangs"]
 
 
 @pytest.mark.parametrize(
@@ -71,9 +82,15 @@ def test_the_page_prints_what_it_shows(
     reader.follow(DOCS / "howto" / "rehearse.md", code=False)
     assert reader.compared == 1
     assert PREFECT_API_URL.value()
-    words = ("billing.py:bill", "--with", "bill.json", "--receiver", "bank.py", "--kills", "5")
-    done: Done = cli("rehearse", *words, "--json", "--keep", str(tmp_path / "kept"))
+    junit = tmp_path / "out.xml"
+    point = "after request POST /mails"
+    words = ("billing.py:bill", "--with", "bill.json", "--receiver", "bank.py", "--only", point)
+    done: Done = cli("rehearse", *words, "--junit", str(junit), "--json", "--keep", str(tmp_path / "kept"))
     assert done.code == 1
     assert [row["verdict"] for row in done.json["rows"]] == ["once", "twice"]
+    assert ElementTree.parse(junit).getroot().get("failures") == "1"
     assert (tmp_path / "kept" / "001" / "ledger.db").exists()
-    assert done.json["unseen"] == ["a sample: 5 of 10 points were tried"]
+    assert (
+        "there is no point 'x'"
+        in cli("rehearse", "billing.py:bill", "--with", "bill.json", "--only", "x").err
+    )
