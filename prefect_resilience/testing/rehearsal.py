@@ -134,7 +134,7 @@ def rehearse(
 def _addresses_of(host: str) -> list[str]:
     """A host with its addresses: a connection shows only these."""
     try:
-        return [host, *(str(found[4][0]) for found in socket.getaddrinfo(host, None))]
+        return [host, *(str(address[4][0]) for address in socket.getaddrinfo(host, None))]
     except OSError:
         return [host]
 

@@ -19,8 +19,8 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 40400,
-    "files": 287,
+    "lines of code": 40810,
+    "files": 293,
     "longest file, lines": 397,
     "arrows between rooms": 45,
     "arrows upward": 0,
@@ -29,8 +29,8 @@ LIMITS = {
     "files named in contracts": 0,
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
-    "files with stubs": 291,
-    "tests, lines of code": 59981,
+    "files with stubs": 297,
+    "tests, lines of code": 61849,
     "functions named by a participle, %": 2.8,
     "assignments to vague names, %": 0.1,
     "file names that stand twice": 5,
