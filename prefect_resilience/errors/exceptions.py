@@ -113,7 +113,7 @@ class DeadlineExceeded(AttemptTimeout):
     def __init__(self, seconds: float, set_at: str, what: str = "the call") -> None:
         super().__init__(seconds, what)
         self.set_at = set_at
-        self.args = (f"{what} passed the deadline of {seconds:g} s set at {set_at}",)
+        self.args: tuple[str, ...] = (f"{what} passed the deadline of {seconds:g} s set at {set_at}",)
 
 
 class NotBegun(DeadlineExceeded):
@@ -121,7 +121,7 @@ class NotBegun(DeadlineExceeded):
 
     def __init__(self, seconds: float, set_at: str) -> None:
         super().__init__(seconds, set_at)
-        self.args = (f"not begun: the deadline of {seconds:g} s set at {set_at} has passed",)
+        self.args: tuple[str, ...] = (f"not begun: the deadline of {seconds:g} s set at {set_at} has passed",)
 
 
 class StoreUnavailable(ResilienceError):

@@ -116,9 +116,12 @@ class Seams(Witness):
 
     def __init__(self, write: Writing, point: Point | None, ports: Iterable[int]) -> None:
         super().__init__()
-        self.write, self.point, self.ports, self.pid = write, point, ports, os.getpid()
+        self.write: Writing = write
+        self.point: Point | None = point
+        self.ports: Iterable[int] = ports
+        self.pid: int = os.getpid()
         self.counts: Counter[tuple[str, str]] = Counter()
-        self.busy = threading.local()
+        self.busy: threading.local = threading.local()
         self.opened = False
         """Whether the flow has begun."""
 

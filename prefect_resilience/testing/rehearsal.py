@@ -214,12 +214,12 @@ class Campaign:
 
     def __post_init__(self) -> None:
         flow = self.call["flow"]
-        self.name = flow if isinstance(flow, str) else str(getattr(flow, "name", flow))
-        self.guard = self.folder / "guard"
+        self.name: str = flow if isinstance(flow, str) else str(getattr(flow, "name", flow))
+        self.guard: Path = self.folder / "guard"
         self.guard.mkdir(exist_ok=True)
         (self.guard / "sitecustomize.py").write_text(GUARD)
         # One receiver for all cases cannot tell two of them apart.
-        self.width = 1 if isinstance(self.receiver, ScriptedService) else min(os.cpu_count() or 1, 4)
+        self.width: int = 1 if isinstance(self.receiver, ScriptedService) else min(os.cpu_count() or 1, 4)
         for _ in range(self.width):
             self.lanes.put(_start("runs", self.guard))
 

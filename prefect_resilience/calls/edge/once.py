@@ -242,7 +242,7 @@ class OnceRun(LocalRun):
 
     def __init__(self, tool: OnceTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__(tool.name, tool.guard, args, kwargs)
-        self.tool = tool
+        self.tool: OnceTool = tool
         values = super().parameters
         self._model_call: ModelCall = read_contexts(tool.contexts, values)
         self._scope = storable(self._scope_of(values))

@@ -29,7 +29,7 @@ AUDITS = "effects-audit/"
 KEPT = 100
 """The number of entries that are kept for a batch, the newest."""
 
-NO_RECOVERIES = {"automatic": 0, "automatic_at": None, "waits": 0, "waits_since": None}
+NO_RECOVERIES: dict[str, Any] = {"automatic": 0, "automatic_at": None, "waits": 0, "waits_since": None}
 AUDIT_SECONDS = 365 * 86_400.0
 TEXT = 500
 

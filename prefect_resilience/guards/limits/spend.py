@@ -195,8 +195,8 @@ class SpendCapReachedError(LimitRefused):
     error_category: ClassVar[str] = "resource_exhausted"
 
     def __init__(self, spending: Spending, most: float, room: str) -> None:
-        self.usd = spending["usd"]
-        self.spent = spending["spent"]
+        self.usd: float = spending["usd"]
+        self.spent: float = spending["spent"]
         self.most = most
         subject = f"the cap {spending['name']!r}" if spending["name"] else "the cap"
         reserved = f", {spending['reserved']:.4f} USD are reserved" if spending["reserved"] else ""

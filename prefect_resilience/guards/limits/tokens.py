@@ -117,9 +117,9 @@ class Account:
     def __init__(self, name: str, per_minute: int) -> None:
         self.name = name
         self.per_minute = per_minute
-        self.lock = threading.RLock()  # re-entrant: the garbage collector may end a stream at any time
+        self._lock = threading.RLock()  # re-entrant: the garbage collector may end a stream at any time
         # Below 0 if calls used more than they had reserved.
-        self.held = 0.0
+        self.held: float = 0.0
         # Tokens that are granted from `_ready_at` on, by `monotonic()`.
         self._coming = 0.0
         self._ready_at = self._asked_at = self._clock_at = -math.inf
@@ -127,18 +127,18 @@ class Account:
         self._taken = 0.0
         self._bucket = new_bucket(name, per_minute)
         self._samples: list[int] = []
-        self._used = 0
+        self._used: int = 0
         self._returning = False
-        self.is_alone = False
+        self.is_alone: bool = False
         """Whether the store was unavailable for so long that the limit holds in this process alone."""
 
     def usual(self) -> float:
-        with self.lock:
+        with self._lock:
             return usual((self._bucket["samples"] + self._samples)[-SAMPLES:], self.per_minute)
 
     def take(self, tokens: float) -> bool:
         """Take the tokens if the process holds them."""
-        with self.lock:
+        with self._lock:
             self._ripen()
             if self.held < tokens:
                 return False
@@ -148,7 +148,7 @@ class Account:
 
     def wait(self) -> float:
         """Seconds until the granted tokens may be used; 0: nothing is granted."""
-        with self.lock:
+        with self._lock:
             return max(self._ready_at - monotonic(), 0.0) if self._coming else 0.0
 
     def rest(self) -> float:
@@ -158,21 +158,21 @@ class Account:
     def ask(self, tokens: float, behind: float, patience: float) -> float:
         """Ask for what a call needs, and for a part of what the calls `behind` it do: the seconds until it is
         ready. If they are more than `patience`, nothing is granted. May block. Raises StoreUnavailable."""
-        with self.lock:
+        with self._lock:
             self._ripen()
             flow = self._taken / max(monotonic() - self._asked_at, ASK_SECONDS)
             more = min(max(flow, behind), MOST_AHEAD * pace_of(self.per_minute))
             wanted = tokens - self.held + more
         wait = self._exchange(wanted, patience)
         if wait <= patience:
-            with self.lock:
+            with self._lock:
                 self._coming += wanted
                 self._ready_at = monotonic() + wait
         return wait
 
     def settle(self, reserved: float, used: float) -> None:
         """A call used so many of its reserved tokens. Does not block."""
-        with self.lock:
+        with self._lock:
             self.held += reserved - used
             self._used += math.ceil(used)
             if used > 0:
@@ -185,7 +185,7 @@ class Account:
             start_thread("tokens", self._give_back, daemon=False)
 
     def _give_back(self) -> None:
-        with self.lock:
+        with self._lock:
             surplus, self.held = max(self.held, 0.0), min(self.held, 0.0)
         with suppress(StoreUnavailable):
             self._exchange(-surplus, math.inf)
@@ -201,7 +201,7 @@ class Account:
 
     def _exchange(self, wanted: float, patience: float) -> float:
         """Ask the bucket in the store, or that of this process. Returns the seconds until the grant."""
-        with self.lock:
+        with self._lock:
             samples, self._samples = self._samples, []
             used, self._used, self._taken = self._used, 0, 0.0
             self._asked_at = monotonic()
@@ -222,7 +222,7 @@ class Account:
             self.is_alone = False
         except StoreUnavailable:
             if not self.is_alone:
-                with self.lock:
+                with self._lock:
                     self._samples, self._used = samples + self._samples, used + self._used
                 raise
             self._bucket = step(self._bucket)
@@ -274,9 +274,9 @@ class TokenLimitedError(RateLimitedError):
 
     def __init__(self, name: str, per_minute: int, tokens: float, retry_after: float) -> None:
         self.per_minute = per_minute
-        self.tokens = math.ceil(tokens)
+        self.tokens: int = math.ceil(tokens)
         super().__init__(name, per_minute, 60.0, retry_after)
-        self.args = (
+        self.args: tuple[str, ...] = (
             f"token limit {name!r} allows {per_minute} tokens a minute: there will be room for the "
             f"{self.tokens} tokens of this call in {retry_after:.1f} s",
         )

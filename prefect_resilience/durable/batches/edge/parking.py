@@ -38,7 +38,7 @@ APART = 2.0
 LATE = timedelta(minutes=2)
 """How late a parked run must be before it counts as stranded."""
 
-asking_api = partial(asking, ApiUnavailable, "the Prefect API is unavailable", (ObjectNotFound,))
+_asking_api = partial(asking, ApiUnavailable, "the Prefect API is unavailable", (ObjectNotFound,))
 
 
 def read_parked(flow_run_id: str, store: Store | str | None = None) -> ParkedRun | None:
@@ -85,7 +85,7 @@ def park(run: ParkedRun) -> State[Any] | str:
     The run keeps its retries: the next start is counted by Prefect, so it may start once more.
     """
     run_id = UUID(run.flow_run_id)
-    with asking_api() as client:
+    with _asking_api() as client:
         flow_run = client.read_flow_run(run_id)
         if flow_run.state is None or not flow_run.state.is_running():
             return f"it is {flow_run.state and flow_run.state.name}"
@@ -136,7 +136,7 @@ def mend_parked(
     and ApiUnavailable.
     """
     for run in parked_runs(store):
-        with asking_api() as client:
+        with _asking_api() as client:
             flow_run = None
             with suppress(ObjectNotFound):
                 flow_run = client.read_flow_run(UUID(run.flow_run_id))
