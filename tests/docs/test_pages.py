@@ -124,11 +124,11 @@ def test_every_command_is_one(page: Path) -> None:
 
 
 def commands_of_operators() -> list[list[str]]:
-    """The commands of the README's section *Operations*. `doctor`, `install` and `report` need a server, and
-    have tests of their own."""
+    """The commands of the README's section *Operations*. `doctor`, `install` and `report` need a server,
+    `rehearse` a program: they have tests of their own."""
     section = README.read_text(encoding="utf-8").partition("\n## Operations\n")[2].partition("\n## ")[0]
     lines = [shlex.split(line, comments=True) for line in section.splitlines() if line.startswith(PROGRAM)]
-    return [words[1:] for words in lines if words[1] not in ("doctor", "install", "report")]
+    return [words[1:] for words in lines if words[1] not in ("doctor", "install", "rehearse", "report")]
 
 
 def test_the_commands_of_operators_run(as_a_reader: Path) -> None:

@@ -86,11 +86,11 @@ def test_mistakes(shared: str, receiver: Receiver, post: Any) -> None:
 
 def test_kept_is_refused_where_the_compensation_took_place(shared: str, monkeypatch: Any) -> None:
     """A rollback that was cut off after the compensation was done, and before that was written down."""
-    from prefect_resilience.durable.sagas.edge import compensating
+    from prefect_resilience.durable.sagas.edge import saga
 
     orders(1)
     with monkeypatch.context() as cut_off:
-        cut_off.setattr(compensating.undo, "end_compensation", lambda document, now, **_: document)
+        cut_off.setattr(saga.undo, "end_compensation", lambda document, now, **_: document)
         rollback("b")
     assert saga_parts.states("b") == {"order:1": "compensating"}
     with pytest.raises(ConfigurationError, match=r"took place: call rollback"):
