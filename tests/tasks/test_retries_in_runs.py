@@ -7,7 +7,7 @@ import time
 import pytest
 from prefect import flow
 
-from prefect_resilience import Backoff, ConfigurationError, Retry
+from prefect_resilience import Backoff, ConfigurationError, Retry, error_context
 from tests.contexts import context_of
 
 pytestmark = pytest.mark.api
@@ -183,7 +183,7 @@ def test_the_context_is_found_on_errors_states_and_futures(service, get):
     def scenario():
         future = made.submit()
         future.wait()
-        return context_of(future), context_of(future.state), context_of(made.submit("/ok?"))
+        return context_of(future), context_of(future.state), error_context(made.submit("/ok?"))
 
     found = scenario(return_state=True).result()
     assert [context.code for context in found[:2]] == ["404", "404"]
