@@ -30,7 +30,7 @@ LIMITS = {
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
     "files with stubs": 297,
-    "tests, lines of code": 61849,
+    "tests, lines of code": 61859,
     "functions named by a participle, %": 2.8,
     "assignments to vague names, %": 0.1,
     "file names that stand twice": 5,

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import threading
 import time
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,19 @@ def test_it_travels_as_what_is_left_and_on_one_machine_as_the_same_moment(
     there = pickle.loads(sent)
     assert replace(there, until=0) == replace(limit, until=0)
     assert there.until >= before + 4
+
+
+def test_a_child_process_begins_with_it() -> None:
+    with deadline(60) as limit:
+        carried = deadlines.carry_deadline(current_deadline.get)
+    assert copy_context().run(carried) == limit
+    assert current_deadline.get() is None
+
+
+async def test_other_code_in_an_async_block_is_cancelled() -> None:
+    with pytest.raises(DeadlineExceeded, match=r"the block passed the deadline of 0.05 s"):
+        async with deadline(0.05):
+            await asyncio.sleep(HANGS)
 
 
 @pytest.mark.parametrize("value", [0, -1, True, "soon", 1e300])
