@@ -4,7 +4,7 @@
     python -m benchmarks.parked_fleet --runs 20 --down 120 --plain        Prefect's own retries, beside it
 
 Starts a Prefect server, a process worker and a service on the loopback. The service answers 503 while it is
-down. Each flow calls it in three tasks, the second of which is an external effect.
+down. Each flow calls it in three tasks; the second one is an external effect.
 """
 
 from __future__ import annotations

@@ -182,10 +182,10 @@ def _names(messages: Iterable[Any]) -> Iterator[str]:
             call_id: Any = _read(call, "id" if isinstance(call, Mapping) else "tool_call_id")
             if is_call and call_id:
                 count[call_id] += 1
-                yield _numbered(call_id, count[call_id])
+                yield _number(call_id, count[call_id])
 
 
-def _numbered(call_id: str, number: int) -> str:
+def _number(call_id: str, number: int) -> str:
     return call_id if number == 1 else f"{call_id}~{number}"
 
 

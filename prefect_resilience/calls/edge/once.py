@@ -321,7 +321,7 @@ def _steps(tool: OnceTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ste
     except RepeatedEffect as error:
         if not run.is_about(error):
             raise
-        return (yield Blocking(_repeated, (run, error)))
+        return (yield Blocking(_answer_repeat, (run, error)))
     except (InDoubt, EffectBusy) as error:
         if not tool.tells:
             raise
@@ -332,7 +332,7 @@ def _steps(tool: OnceTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ste
         )
 
 
-def _repeated(run: OnceRun, error: RepeatedEffect) -> str:
+def _answer_repeat(run: OnceRun, error: RepeatedEffect) -> str:
     """The sentence for a model that repeats a call."""
     stored = run.ledger().store.load(place_of(error.batch_id, error.key))
     effect: dict[str, Any] = {} if stored is None else stored.value

@@ -122,11 +122,11 @@ class Audit:
             if not _holds(document, entry):
                 return document
             marked = _mark(document, entry.id, **entry.model_dump(exclude={"id"}))
-            return {**marked, **self._counted(document, entry, counts), "abandoned_at": None}
+            return {**marked, **self._count(document, entry, counts), "abandoned_at": None}
 
         return _holds(self._change(step), entry)
 
-    def _counted(self, document: dict[str, Any], entry: AuditEntry, counts: bool) -> dict[str, Any]:
+    def _count(self, document: dict[str, Any], entry: AuditEntry, counts: bool) -> dict[str, Any]:
         if entry.asked != "auto":
             return NO_RECOVERIES
         now, waits = self.ledger.store.now(), document.get("waits", 0)

@@ -55,7 +55,7 @@ def key_of(flow_run_id: str) -> str:
     return f"{PREFIX}{flow_run_id}"
 
 
-def parked_of(document: Any) -> ParkedRun | None:
+def run_of(document: Any) -> ParkedRun | None:
     """The run of a document."""
     return None if document is None else ParkedRun.model_validate(document)
 

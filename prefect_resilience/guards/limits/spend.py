@@ -66,7 +66,7 @@ def price_of(usage: Usage, model: str) -> float | None:
 
 def model_of(arguments: Mapping[str, Any]) -> str:
     """The model that a call asks for; "" if its arguments do not say."""
-    body = _asked(arguments)
+    body = _request_of(arguments)
     url = str(getattr(getattr(arguments.get("exchange"), "request", None), "url", ""))
     in_path = IN_PATH.search(url)
     return next((str(body[name]) for name in MODEL if body.get(name)), in_path[1] if in_path else "")
@@ -74,7 +74,7 @@ def model_of(arguments: Mapping[str, Any]) -> str:
 
 def most_of(arguments: Mapping[str, Any]) -> Usage | None:
     """The most tokens that a call can use: a token has a byte at least. None if it has no maximum."""
-    body = _asked(arguments)
+    body = _request_of(arguments)
     places = (body, *(body[name] for name in OPTIONS if isinstance(body.get(name), Mapping)))
     most = next((place[name] for place in places for name in MOST_TOKENS if place.get(name)), None)
     if not isinstance(most, int):
@@ -83,7 +83,7 @@ def most_of(arguments: Mapping[str, Any]) -> Usage | None:
     return Usage(len(question), most * (body.get("n") or 1))
 
 
-def _asked(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def _request_of(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a call asks of the model: the JSON of a request, or the arguments of a function."""
     body = arguments.get("body")
     return cast("Mapping[str, Any]", body) if isinstance(body, Mapping) else arguments

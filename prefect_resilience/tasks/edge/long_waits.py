@@ -139,7 +139,7 @@ def opening_of(circuit: CircuitBreaker) -> Opening | None:
     return Opening(shown.name, max(shown.retry_at - time.time(), SOON))
 
 
-def parked_state(wait: LongWait | None, error: BaseException) -> State[Any] | None:
+def state_while_parked(wait: LongWait | None, error: BaseException) -> State[Any] | None:
     """The state of a task run that waits for its flow run to go on; None after any other error."""
     if wait is None and not isinstance(error, RunParks):
         return None

@@ -295,7 +295,7 @@ def run_sync(
             guard = guard if guard.policy is None else drive(apply_policy(guard, here))
             outcome = drive(make_attempt(guard, here, args, kwargs))
     except (Exception, long_waits.RunParks) as error:
-        if here.parking is None or (outcome := long_waits.parked_state(here.wait, error)) is None:
+        if here.parking is None or (outcome := long_waits.state_while_parked(here.wait, error)) is None:
             raise
     return outcome if type(outcome) in PLAIN else as_answer(outcome, here)
 
@@ -312,7 +312,7 @@ async def run_async(
             guard = guard if guard.policy is None else await adrive(apply_policy(guard, here))
             outcome = await adrive(make_attempt(guard, here, args, kwargs))
     except (Exception, long_waits.RunParks) as error:
-        if here.parking is None or (outcome := long_waits.parked_state(here.wait, error)) is None:
+        if here.parking is None or (outcome := long_waits.state_while_parked(here.wait, error)) is None:
             raise
     return outcome if type(outcome) in PLAIN else as_answer(outcome, here)
 

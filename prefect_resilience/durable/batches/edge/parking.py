@@ -26,7 +26,7 @@ from prefect_resilience.durable.batches.parked import (
     ParkedRun,
     key_of,
     message_of,
-    parked_of,
+    run_of,
 )
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.secrets.redact import redact
@@ -44,13 +44,13 @@ _asking_api = partial(asking, ApiUnavailable, "the Prefect API is unavailable", 
 def read_parked(flow_run_id: str, store: Store | str | None = None) -> ParkedRun | None:
     """What the store keeps of a run. Raises StoreUnavailable."""
     stored = open_ledger(store).store.load(key_of(flow_run_id))
-    return None if stored is None else parked_of(stored.value)
+    return None if stored is None else run_of(stored.value)
 
 
-def parked_runs(store: Store | str | None = None) -> list[ParkedRun]:
+def list_parked(store: Store | str | None = None) -> list[ParkedRun]:
     """Every parked run, the one that goes on first first. Raises StoreUnavailable."""
     documents = scan_all(open_ledger(store).store, PREFIX, only_open=True)
-    runs = [parked_of(document.value) for _, document in documents]
+    runs = [run_of(document.value) for _, document in documents]
     return sorted((run for run in runs if run is not None and run.is_open), key=lambda run: run.until)
 
 
@@ -61,7 +61,7 @@ def behind_others(run: ParkedRun) -> ParkedRun:
     """
     if run.circuit is None:
         return run
-    same = [parked for parked in parked_runs() if parked.circuit == run.circuit]
+    same = [parked for parked in list_parked() if parked.circuit == run.circuit]
     before = sum(parked.until > run.until - APART / 2 for parked in same)
     return run.model_copy(update={"until": run.until + APART * before})
 
@@ -76,7 +76,7 @@ def keep(run: ParkedRun, store: Store | str | None = None) -> None:
 def begin_pass(run: ParkedRun) -> None:
     """A parked run runs again. Raises StoreUnavailable."""
     keep(run.model_copy(update={"state": "running"}))
-    emit("run.woken", "run", run.name, {**_told(run), "waited": max(time.time() - run.at, 0.0)})
+    emit("run.woken", "run", run.name, {**_payload_of(run), "waited": max(time.time() - run.at, 0.0)})
 
 
 def park(run: ParkedRun) -> State[Any] | str:
@@ -100,7 +100,7 @@ def park(run: ParkedRun) -> State[Any] | str:
             return refusal
         state = client.read_flow_run(run_id).state
     assert state is not None
-    emit("run.parked", "run", run.name, _told(run))
+    emit("run.parked", "run", run.name, _payload_of(run))
     return state
 
 
@@ -113,7 +113,7 @@ def _schedule(client: SyncPrefectClient, run_id: UUID, at: float, message: str) 
     return redact(str(getattr(answer.details, "reason", None) or f"the API answered {answer.status.value}"))
 
 
-def _told(run: ParkedRun) -> dict[str, Any]:
+def _payload_of(run: ParkedRun) -> dict[str, Any]:
     names = ("flow_run_id", "flow", "why", "until", "parks", "circuit")
     return run.model_dump(mode="json", include={*names})
 
@@ -135,7 +135,7 @@ def mend_parked(
     If a process was killed while it parked its run, a worker reports it as Crashed. Raises StoreUnavailable
     and ApiUnavailable.
     """
-    for run in parked_runs(store):
+    for run in list_parked(store):
         with _asking_api() as client:
             flow_run = None
             with suppress(ObjectNotFound):
@@ -157,4 +157,4 @@ def mend_parked(
                 at = max(run.until, time.time())
                 _schedule(client, UUID(run.flow_run_id), at, f"Found: {trouble}. {message_of(run)}")
                 keep(run.model_copy(update={"state": "parked", "until": at}), store)
-                emit("run.stranded", "run", run.name, {**_told(run), "trouble": trouble})
+                emit("run.stranded", "run", run.name, {**_payload_of(run), "trouble": trouble})
