@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.guards.circuits.machine import Force, Reset, Tick, Transition, new
+from prefect_resilience.guards.circuits.machine import Force, Release, Reset, Tick, Transition, new
 from tests.guards.circuits.bench import NOW, Bench, Refusal
 
 # -- opening
@@ -252,3 +252,75 @@ def test_a_reset_forgets_what_was_usual() -> None:
     bench = Bench(adaptive=True)
     bench.document["baseline"] = {"calls": 100.0, "failures": 10.0, "at": NOW}
     assert bench.does(Reset())["baseline"] is None
+
+
+def test_slow_failures_are_failures_wherever_calls_are_judged() -> None:
+    bench = Bench().calls(("F", 2), retry_after=100).calls(("F", 3))
+    assert (bench["reason"], bench.opening) == ("5 failures in a row", 100)
+    probing = Bench(success_threshold=1, probe_calls=1).opened().looked("F")
+    assert (probing["state"], probing["reason"], probing["failures_in_row"]) == ("open", "a probe failed", 6)
+    adaptive = Bench(adaptive=True, window=2).calls(("F", 3))
+    assert (adaptive["baseline"]["calls"], adaptive["baseline"]["failures"]) == (3.0, 3.0)
+
+
+def test_each_change_says_why() -> None:
+    bench = Bench(slow_call=1).opened().looked("s", "s").opened().looked("S", "S")
+    bench.does(Force("forced_open", "maintenance"), Force("closed", "done"))
+    assert [(change.after, change.reason) for change in bench.changes] == [
+        ("open", "5 failures in a row"),
+        ("half_open", "open period elapsed; waiting for a probe"),
+        ("closed", "the service has recovered"),
+        ("open", "5 failures in a row"),
+        ("half_open", "open period elapsed; waiting for a probe"),
+        ("open", "the probes were slow"),
+        ("forced_open", "maintenance"),
+        ("closed", "done"),
+    ]
+
+
+@pytest.mark.parametrize("state", ["closed", "disabled"])
+def test_a_circuit_that_lets_calls_pass_has_nothing_left_of_an_opening(state: Any) -> None:
+    bench = Bench(slow_call=1).calls(("f", 1), retry_after=90).opened().looked("S", "f", "f")
+    counts = ("successes", "slow_successes", "probe_failures", "unanswered", "retry_at", "hold_until")
+    bench.document.update(slow_successes=1, successes=1, probe_failures=1, unanswered=1, hold_until=NOW)
+    bench.does(Force(state, "by hand"))
+    expected = (0, 0, 0, 0, None, None) if state == "closed" else (1, 1, 1, 1, None, None)
+    assert tuple(bench[name] for name in counts) == expected
+    assert (bench["last_error"], bench["opened_at"] is None) == (None, state == "disabled")
+
+
+def test_a_half_open_period_begins_without_counts_and_without_an_end() -> None:
+    bench = Bench().opened()
+    bench.document.update(successes=1, slow_successes=1, probe_failures=1)
+    bench.does(Tick(), after=30)
+    names = ("successes", "slow_successes", "probe_failures", "retry_at")
+    assert [bench[name] for name in names] == [0, 0, 0, None]
+
+
+def test_a_forced_opening_and_a_lease_from_the_future_begin_now_and_last_as_long() -> None:
+    bench = Bench().does(Force("forced_open", "m", NOW + 100)).does(Tick(), after=-500)
+    assert (bench["opened_at"], bench["retry_at"]) == (NOW - 500, NOW - 400)
+    bench.document.update(opened_at=NOW, retry_at=NOW - 10)
+    bench.does(Tick())
+    assert (bench["state"], bench["retry_at"]) == ("half_open", None)
+    leased = Bench().opened()
+    leased.does(Tick(), after=30)
+    leased.document["leases"] = {"a": [leased.now + 10, leased.now + 30], "b": [leased.now, leased.now + 30]}
+    leased.does(Tick())
+    assert leased["leases"] == {"a": [leased.now, leased.now + 20], "b": [leased.now, leased.now + 30]}
+
+
+def test_a_lease_may_be_given_back_twice() -> None:
+    bench = Bench().opened()
+    assert bench.asks("a", after=30) is None
+    bench.does(Release("a"), Release("a"))
+    assert bench["leases"] == {}
+
+
+def test_only_an_adaptive_circuit_reads_what_was_usual() -> None:
+    bench = Bench(failure_threshold=3)
+    bench.document["baseline"] = {"calls": 1000.0, "failures": 400.0, "at": NOW}
+    assert bench.calls(("f", 3))["state"] == "open"
+    adaptive = Bench(failure_threshold=3, adaptive=True)
+    adaptive.document["baseline"] = {"calls": 1000.0, "failures": 400.0, "at": NOW}
+    assert adaptive.calls(("f", 3))["state"] == "closed"

@@ -10,19 +10,25 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic_core import SchemaValidator
+from pydantic_core import SchemaValidator, ValidationError
+from pydantic_core import core_schema as types
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits.window import (
     BUCKETS,
+    IN_USE,
     WINDOW,
     WindowTotals,
     canonical_window,
+    fields,
+    least,
     parse_window,
     record,
+    record_shared,
     totals,
 )
 
+NOW = 1000.0
 stored = SchemaValidator(WINDOW)
 outcomes = st.sampled_from(["s", "f", "S", "F"])
 runs = st.lists(st.tuples(outcomes, st.integers(0, 30)), max_size=4)
@@ -131,3 +137,49 @@ def test_what_is_too_little_or_too_much_is_named(refused: int | str | timedelta)
         parse_window(refused)
     written = refused if isinstance(refused, int) or str(refused).isdigit() else repr(refused)
     assert str(caught.value).startswith(f"window={written} is not between")
+
+
+def test_the_least_number_of_calls_is_at_most_a_windows_size() -> None:
+    assert (least(10, 4), least(10, 40), least(10, 60.0), least(100, 60.0)) == (4, 10, 10, 100)
+
+
+def test_two_policies_share_the_window_of_the_first_while_it_counts() -> None:
+    first = record_shared(None, 60.0, [("f", 2)], NOW)
+    assert (first["seconds"], first["used"]) == (60.0, NOW)
+    shared = record_shared(first, 10, [("F", 3)], NOW + 20)
+    assert (shared["seconds"], shared["used"], totals(shared, NOW + 20)) == (60.0, NOW, WindowTotals(5, 5, 3))
+    assert record_shared(shared, 60.0, [("s", 1)], NOW + 30)["used"] == NOW + 30
+    assert record_shared(shared, 10, [], NOW + IN_USE - 1)["seconds"] == 60.0
+    own = record_shared(shared, 10, [("s", 1)], NOW + IN_USE)
+    assert (own["last"], own["calls"], own["used"]) == (10, 1, NOW + IN_USE)
+    # A document of a version that did not store `used`
+    assert "last" in record_shared(record(None, 60.0, [], NOW), 10, [], NOW)
+    assert "seconds" in record_shared(record(None, 60.0, [], IN_USE - 0.5), 10, [], IN_USE - 0.5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"recent": "sf"}, "it has more or fewer outcomes than calls"),
+        ({"calls": -1}, "greater than or equal to 0"),
+        ({"used": float("nan")}, "finite"),
+        ({"used": "1"}, "valid number"),
+    ],
+)
+def test_a_window_that_cannot_be_is_refused(changed: dict[str, Any], says: str) -> None:
+    written = record_shared(None, 10, [("s", 3)], NOW)
+    assert stored.validate_python({**written, "more": 1}) == written
+    with pytest.raises(ValidationError, match=says) as caught:
+        stored.validate_python(written | changed)
+    assert "None" not in str(caught.value)
+
+
+def test_fields_are_strict_and_only_the_optional_ones_may_be_missing() -> None:
+    number = types.float_schema()
+    both = SchemaValidator(fields({"a": number}, {"b": number}))
+    assert both.validate_python({"a": 1.0, "b": 2.0, "c": 3.0}) == {"a": 1.0, "b": 2.0}
+    assert SchemaValidator(fields({"a": number})).validate_python({"a": 1.0}) == {"a": 1.0}
+    assert both.validate_python({"a": 1.0}) == {"a": 1.0}
+    for wrong in ({}, {"b": 1.0}, {"a": "1"}, {"a": 1.0, "b": "1"}, {"a": float("inf")}):
+        with pytest.raises(ValidationError):
+            both.validate_python(wrong)

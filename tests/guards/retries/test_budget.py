@@ -53,3 +53,10 @@ def test_a_clock_that_goes_back_gives_nothing():
 def test_policies_that_name_the_same_budget_share_a_bucket():
     assert bucket_of(RetryBudget(name="shared"), 0) is bucket_of(RetryBudget(name="shared"), 5)
     assert bucket_of(RetryBudget(name="shared"), 0) is not bucket_of(RetryBudget(name="other"), 0)
+
+
+def test_a_new_bucket_begins_at_its_first_moment_and_holds_at_least_one_token():
+    first = bucket_of(RetryBudget(name="first moment"), 7.0)
+    assert (first.at, first.tokens) == (7.0, 3.0)
+    slow = Bucket.full(RetryBudget(ratio=0, minimum_per_second=0.05, window=10), now=0)
+    assert [granted(slow, now, 5) for now in (0, 10, 30, 300)] == [1, 0, 1, 1]

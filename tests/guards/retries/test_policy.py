@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.exceptions import ConfigurationError, DeadlineExceeded
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import Retry, RetryBudget, Verdict, error_name
@@ -93,8 +93,6 @@ def test_a_category_has_its_own_attempts_delays_and_limits():
     assert policy.decide(error("validation", "x"), 1).retry
     assert not policy.decide(error(), 1, elapsed=60).retry
     assert policy.most_retries == 1 + 7 + 0 + 1
-    with pytest.raises(ConfigurationError, match="by_category of its own"):
-        Retry(by_category={"timeout": Retry(by_category={"timeout": 2})})
 
 
 @pytest.mark.requirement("000.18", "000.19", "002.01")
@@ -142,6 +140,10 @@ def test_a_category_has_its_own_attempts_delays_and_limits():
         ),
         ({"backoff": "none", "initial_delay_ms": 1000}, Retry(backoff=Backoff.none())),
         ({"backoff": {"kind": "constant"}, "initial_delay_ms": 100}, Retry(backoff=Backoff.constant(0.1))),
+        (
+            {"backoff": {"kind": "exponential", "jitter": 0.3}, "initial_delay_ms": 60_000},
+            Retry(backoff=Backoff.exponential(60, minimum=30, jitter=0.3)),
+        ),
         ({"budget": {"ratio": 0.1}}, Retry(budget=RetryBudget(ratio=0.1))),
     ],
 )
@@ -154,12 +156,18 @@ def test_the_spellings_of_json(written, meant):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"jitter_fraction": 0.1, "jitter_factor": 0.1}, "both 'jitter_fraction' and 'jitter_factor'"),
+        (
+            {"jitter_fraction": 0.1, "jitter_factor": 0.1},
+            "Retry has both 'jitter_fraction' and 'jitter_factor': write one of them$",
+        ),
         ({"attempts": 0}, "attempts=0"),
         ({"max_retries": -1}, "max_retries=-1"),
         ({"retry_on": ["rate_limits"]}, "did you mean 'rate_limit'"),
         ({"retry_on": [3.5]}, "does not name an error"),
-        ({"by_category": {"rate_limits": 3}}, "by_category"),
+        (
+            {"by_category": {"rate limits": 3}},
+            "unknown error category 'rate limits'; write one of agent_crash, auth",
+        ),
         ({"max_elapsed": -1}, "max_elapsed"),
         ({"initial_delay_ms": "5"}, "initial_delay_ms='5'"),
         ({"atempts": 3}, "did you mean 'attempts'"),
@@ -215,6 +223,7 @@ def test_an_error_goes_by_all_of_its_names() -> None:
     ("theirs", "ours", "value"),
     [
         ("max_attempts", "attempts", 3),
+        ("maxAttempts", "max_attempts", 3),
         ("max_retries", "attempts", 3),
         ("retryable_errors", "retry_on", ["503"]),
     ],
@@ -223,3 +232,118 @@ def test_two_words_for_one_thing_are_both_named(theirs: str, ours: str, value: o
     with pytest.raises(ValueError, match="which mean the same: write one of them") as caught:
         Retry.model_validate({theirs: value, ours: value})
     assert f"Retry has both {ours!r} and {theirs!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "info", "attempt", "options", "verdict"),
+    [
+        (Retry(attempts=1), error(), 1, {}, Verdict(False, 0.0, "one attempt only")),
+        (Retry(attempts=2), error(), 2, {}, Verdict(False, 0.0, "all 2 attempts used")),
+        (
+            Retry(max_elapsed=10, backoff=Backoff.constant(4)),
+            error(),
+            1,
+            {"elapsed": 6.5},
+            Verdict(False, 0.0, "waiting 4 s would exceed max_elapsed=10 s"),
+        ),
+        (
+            Retry(max_elapsed=4, backoff=Backoff.constant(4)),
+            error(),
+            1,
+            {},
+            Verdict(True, 4.0, "503 is retryable: attempt 2 of 3"),
+        ),
+        (
+            Retry(),
+            error(details={"deadline_set_at": "billing.py:7"}),
+            1,
+            {},
+            Verdict(False, 0.0, "the deadline has passed"),
+        ),
+        (
+            Retry(),
+            error(),
+            1,
+            {"exception": DeadlineExceeded(60.0, "billing.py:7")},
+            Verdict(False, 0.0, "the deadline has passed"),
+        ),
+        (
+            Retry(),
+            error(),
+            1,
+            {"exception": KeyboardInterrupt()},
+            Verdict(False, 0.0, "KeyboardInterrupt ends the call"),
+        ),
+        # AWS's header asks for at most some seconds more than the backoff
+        (
+            Retry(backoff=Backoff.constant(2)),
+            error(retry_after=60.0, details={"longest_beyond_backoff": 5.0}),
+            1,
+            {},
+            Verdict(True, 7.0, "503 is retryable: attempt 2 of 3", 7.0),
+        ),
+        (
+            Retry(backoff=Backoff.constant(2)),
+            error(retry_after=4.0, details={"longest_beyond_backoff": 5.0}),
+            1,
+            {},
+            Verdict(True, 4.0, "503 is retryable: attempt 2 of 3", 4.0),
+        ),
+        (
+            Retry(backoff=Backoff.constant(2)),
+            error(retry_after=2.0),
+            1,
+            {},
+            Verdict(True, 2.0, "503 is retryable: attempt 2 of 3"),
+        ),
+        # The draw reaches the backoff, and the jitter of what the server asks for
+        (
+            Retry(backoff=Backoff.exponential(10, jitter=0.2)),
+            error(),
+            1,
+            {"random": 0.75},
+            Verdict(True, 11.0, "503 is retryable: attempt 2 of 3"),
+        ),
+        (
+            Retry(backoff=Backoff(kind="decorrelated", initial=1, maximum=100)),
+            error(),
+            2,
+            {"random": 0.5, "previous_delay": 11.0},
+            Verdict(True, 17.0, "503 is retryable: attempt 3 of 3"),
+        ),
+    ],
+)
+def test_verdicts_to_the_letter(policy, info, attempt, options, verdict) -> None:
+    assert policy.decide(info, attempt, **options) == verdict
+
+
+@pytest.mark.parametrize(
+    ("attempt", "random", "elapsed", "delay"),
+    [(1, 0.0, 0, 40.0), (1, 0.9, 0, 58.0), (1, 0.9, 59, 40.9), (4, 0.2, 0, 46.4)],
+)
+def test_what_the_server_asks_for_is_lengthened_within_the_time_left(attempt, random, elapsed, delay) -> None:
+    policy = Retry(attempts=9, backoff=Backoff.exponential(8, maximum=100, jitter=0.5), max_elapsed=100)
+    verdict = policy.decide(error(retry_after=40.0), attempt, random=random, elapsed=elapsed)
+    assert (verdict.delay, verdict.asked_for) == (pytest.approx(delay), 40.0)
+
+
+class Away(Exception):
+    """An error whose classes have rules of their own."""
+
+
+class FarAway(Away):
+    """Of a class below it."""
+
+
+def test_a_class_has_a_rule_before_its_category_has_one() -> None:
+    policy = Retry(attempts=1, by_category={Away: 5, "unavailable": 7, "network": 9})
+    found = error(details={"categories": ["network", "unavailable"]})
+    assert policy.rule_name(found) == "unavailable"
+    assert policy.rule_name(found, FarAway()).endswith("Away")
+    assert policy.rule_name(error("validation")) == ""
+    assert (policy.rule_for(found, FarAway()).attempts, policy.rule_for(found).attempts) == (5, 7)
+    assert policy.decide(error("validation"), 4, exception=FarAway()).retry
+    assert not policy.decide(error("validation"), 1).retry
+    assert Retry().rule_for(found) == Retry()
+    with pytest.raises(ConfigurationError, match="by_category of its own"):
+        Retry(by_category={"timeout": Retry(by_category={"timeout": 2})})
