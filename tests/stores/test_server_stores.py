@@ -50,7 +50,7 @@ MANY = pytest.param(16, 1000, marks=[pytest.mark.long, pytest.mark.timeout(900)]
 def test_no_increment_of_many_processes_is_lost(
     python: Start, url: str, processes: int, increments: int
 ) -> None:
-    """They also create the schema in a race: nobody has touched it before."""
+    """They also create the schema in a race: it is touched for the first time."""
     process = python(COUNT, url, processes, increments)
     _, errors = process.communicate(timeout=800)
     assert (process.returncode, errors) == (0, "")

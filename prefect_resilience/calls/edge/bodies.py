@@ -90,7 +90,7 @@ def _unwell(response: Any, body: bytes | None) -> Exception:
 
 
 class _Rest:
-    """A body of which the beginning was read: that, then the rest, or the error in which reading ended."""
+    """A body whose beginning was read: that, then the rest, or the error in which reading ended."""
 
     def __init__(self, response: Any) -> None:
         self.read: list[bytes] = []

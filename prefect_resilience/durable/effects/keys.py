@@ -47,7 +47,7 @@ _DECIMAL = re.compile(r"-?\d+\.\d+", re.ASCII).fullmatch
 _TEXTS = (date, timedelta, Decimal, UUID, PurePath)
 _BUILTINS = (str, int, float, bytes, bytearray, dict, list, tuple, set, frozenset)
 _STATEFUL = (*_BUILTINS, date, time, timedelta, Decimal)
-"""Types of which a subclass may have attributes besides the value."""
+"""Types whose subclasses may have attributes besides the value."""
 _WITHOUT_VALUE = (TypeError, ValueError, RecursionError)
 _SECRETS = (SecretStr, SecretBytes, Secret)
 

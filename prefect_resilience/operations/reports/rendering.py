@@ -34,7 +34,7 @@ TABLES = {
 """The tables of a report: the field that has their rows, and the fields that are their columns."""
 
 TOTALS = ("task_runs", "effects", "flow_runs", "dead_letters")
-"""The fields of which each figure is a row of the overview."""
+"""The fields whose figures are the rows of the overview."""
 
 WORDS = {
     "bad": "failed",

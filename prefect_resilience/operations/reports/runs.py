@@ -32,7 +32,7 @@ READ = 6_000
 """With at most this many runs, each run is read."""
 
 PARTS = 4
-"""Parts of the period, of which some are read at the same time."""
+"""Parts of the period. Some are read at the same time."""
 
 EVENTS, IDS = 5_000, 1_000
 """About how many runs are counted in one request, and how many ids one may have."""

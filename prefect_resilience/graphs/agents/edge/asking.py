@@ -187,7 +187,7 @@ def _form(wanted: Any) -> tuple[type[RunInput], Callable[[Any, datetime], Any]]:
     if isinstance(wanted, type) and issubclass(wanted, Approval):
         fields: dict[str, Any] = {name: (info.annotation, info) for name, info in wanted.model_fields.items()}
         del fields["answered_at"]
-        # The UI shows a switch that is off: that is the answer if nobody touches it.
+        # The UI shows a switch that is off: that is the answer unless a person touches it.
         fields["approved"] = (bool, Field(default=False))
         fields["comment"] = (_TextBox, Field(default=""))
         form = create_model(wanted.__name__, __base__=RunInput, **fields)
