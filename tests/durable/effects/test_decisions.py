@@ -60,7 +60,7 @@ def decide(stands: BatchSnapshot, asked: RecoveryRequest, chance: float = 0.5) -
 
 
 def run(state: str | None, type_: str = "", **more: Any) -> BatchRun | None:
-    """The batch's flow run in a state of that name, deployed; None: nobody knows of one."""
+    """The batch's flow run in a state of that name, deployed; None: no run is known."""
     if state is None:
         return None
     type_ = type_ or state.upper()
@@ -124,7 +124,7 @@ def nothing(why: str) -> Decided:
 
 
 IN_THE_WAY = [
-    ("somebody is busy", seen(run("Crashed"), busy=("x", "y")), BUSY, None),
+    ("an effect is busy", seen(run("Crashed"), busy=("x", "y")), BUSY, None),
     ("scheduled", seen(run("Late", "SCHEDULED", next_at=NEXT)), WAITS, NEXT),
     (
         "a retry in the process",
@@ -285,6 +285,7 @@ def test_a_rollback_says_what_it_undoes_and_what_not(
     undone = tuple(one.key for one in (*report.already, *report.compensated))
     lists = {"undone": undone, "not_undone": not_undone(report)}
     assert with_rollback(asked, report, planned=planned) == expected.model_copy(update=lists)
+    assert planned or with_rollback(asked, report) == expected.model_copy(update=lists)
 
 
 ONE = "its 1 done effect was moved to the archive at 1970-01-01 00:08:20 UTC"
@@ -298,6 +299,31 @@ def test_force_leaves_it_as_it_is_how_a_run_ended() -> None:
     cancelled = seen(run("Cancelled"), DONE)
     assert decide(cancelled, RecoveryRequest(force=True)).strategy == "abandon"
     assert hint_for(seen(None, DONE), RecoveryRequest(force=True), 0.5) is None
+
+
+def test_archived_effects_in_words() -> None:
+    assert [archive_in_words(number, 500.0) for number in (1, 2)] == [ONE, TWO]
+
+
+@pytest.mark.parametrize(
+    ("effects", "why"), [((), "it has no effects"), ((DONE,), "no effect is missing or in doubt")]
+)
+def test_a_batch_without_a_run_and_without_doubts_needs_nothing(effects: Any, why: str) -> None:
+    assert decide(seen(None, *effects), RecoveryRequest()) == nothing(why)
+
+
+def test_a_ledger_that_lost_records_is_for_a_person() -> None:
+    lost = replace(seen(run("Crashed"), DONE), not_recorded="2 effects are missing")
+    assert hint_for(lost, RecoveryRequest(), 0.5) == RecoveryHint(
+        strategy="manual_only", why="2 effects are missing"
+    )
+    assert hinted(lost, RecoveryRequest(force=True)).strategy == LAST
+
+
+def test_only_a_restart_for_a_service_that_says_when_it_is_back_waits() -> None:
+    away = RunEnd("FAILED", ErrorInfo.of(ErrorCategory.UNAVAILABLE, "503"), back_at=NEXT)
+    for ended, waits in ((away, True), (RunEnd("FAILED"), False)):
+        assert decisions.decide(seen(run("Failed", ended=ended)), RecoveryRequest(), 0.5).waits is waits
 
 
 def archived(effects: int) -> BatchSnapshot:

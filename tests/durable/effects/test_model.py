@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from prefect_resilience.durable.effects.model import (
     MOST_RUNS,
+    AlreadyDone,
     Ask,
     Asker,
     Doubted,
@@ -19,12 +20,14 @@ from prefect_resilience.durable.effects.model import (
     Intend,
     LookUp,
     Overdue,
+    Recorded,
     Repeated,
     Reused,
     Send,
     Succeeded,
     Verified,
     decide,
+    not_sent,
     same_pass,
 )
 from prefect_resilience.durable.effects.policy import Done, NotDone
@@ -92,6 +95,34 @@ def test_a_key_that_another_effect_has():
     other = asker(recipe=recipe(task="x"))
     reused = decide(failed, intend("c2", asker=other), 4.0)
     assert reused == (failed, Reused(recipe(), "task", True))
+
+
+def test_a_request_by_another_name_of_the_effect_is_no_replay_in_the_same_pass():
+    first = asker(alias="one")
+    document, _ = after(intend(asker=first), Succeeded("c1", "r", None))
+    for alias, repeated in (("one", AlreadyDone("r", None)), ("two", Repeated("r1", True))):
+        again = asker("r2", replays=True, alias=alias)
+        assert decide(document, LookUp(False, again), 3.0)[1] == repeated
+    assert decide(document, LookUp(False, asker("r2", alias="one")), 3.0)[1] == Repeated("r1", False)
+    assert decide(document, LookUp(False, asker("r2")), 3.0)[1] == Repeated("r1", True)
+
+
+def test_a_call_that_was_never_made_is_a_failure_with_its_reason():
+    document, decision = after(intend(), not_sent("c1", "the circuit is open"))
+    error = {"code": "NOT_SENT", "message": "the circuit is open"}
+    assert (document["state"], document["error"], decision) == ("failed", error, Recorded(True))
+
+
+def test_a_person_settles_a_call_in_progress_only_by_force():
+    document, _ = after(intend(asker=asker()))
+    answer = {"answer": Done("r"), "by": "ann", "asker": asker()}
+    assert decide(document, Verified("c1", **answer), 3.0) == (document, InProgress())
+    settled, decision = decide(document, Verified("c1", forced=True, **answer), 3.0)
+    assert (settled["state"], settled["verified_by"], decision) == ("done", "ann", AlreadyDone("r", None))
+    doubted, _ = decide(document, Doubted("c1", ERROR), 3.0)
+    assert decide(doubted, Verified("c1", forced=True, **answer), 4.0)[0]["state"] == "done"
+    repeated = Verified("c9", NotDone(), asker=asker("r2"))
+    assert decide(settled, repeated, 5.0)[1] == Repeated("r1")
 
 
 def test_the_runs_that_intended_it():
