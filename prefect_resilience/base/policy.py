@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from typing_extensions import ParamSpec
@@ -159,6 +159,41 @@ def nearest_file(wrong: Path, suffixes: tuple[str, ...]) -> str:
         return ""
     near = closest(wrong.name, names)
     return "" if near is None else f"; did you mean {str(wrong.parent / near)!r}?"
+
+
+VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+
+
+def name_of(fn: Any) -> str:
+    """The name of a function in messages."""
+    return str(getattr(fn, "__name__", None) or repr(fn))
+
+
+def names_without_default(parameters: Iterable[inspect.Parameter]) -> list[str]:
+    """The names of the parameters that a call must give."""
+    return [own.name for own in parameters if own.default is own.empty and own.kind not in VARIADIC]
+
+
+def check_parameters(
+    what: str, names: Iterable[str], fn: Callable[..., Any], also: Iterable[str] = ()
+) -> None:
+    """Raise ConfigurationError for one of `names` that is neither a parameter of `fn` nor in `also`."""
+    parameters = inspect.signature(fn).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    known = [*parameters, *also]
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(
+                f"{what} {name!r}, which is not a parameter of {name_of(fn)!r}{nearest(name, known)}"
+            )
+
+
+def refuse_async(what: str, fn: Callable[..., Any]) -> NoReturn:
+    """Raise ConfigurationError: `what` is async, and `fn`, which would have to await it, is not."""
+    raise ConfigurationError(
+        f"{what} is async but {name_of(fn)!r} is not: write the task as `async def`, or use a plain function"
+    )
 
 
 def in_one_sentence(init: Callable[P, None]) -> Callable[P, None]:

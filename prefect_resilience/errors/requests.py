@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,6 +11,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from prefect_resilience.base.policy import check_parameters
 from prefect_resilience.errors.classify.shapes import put, read, read_text, state_error, state_type
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -47,7 +47,7 @@ class SubtaskRequest:
     def replace(self, **changes: Any) -> SubtaskRequest:
         """The same request with other arguments. Raises ConfigurationError for an unknown parameter."""
         if self.fn is not None:
-            _check_names(self.name, self.fn, changes)
+            check_parameters(f"the request of {self.name!r} cannot change", changes, self.fn)
         inputs = {**self.inputs, **changes}
         return dataclasses.replace(self, inputs=inputs, changes={**self.changes, **changes})
 
@@ -83,17 +83,6 @@ def _short(value: Any) -> Any:
     except Exception:  # noqa: BLE001 - reading any object may raise, and a failure is being reported
         plain = text = read_text(value, LONGEST_INPUT + 1)
     return plain if len(text) <= LONGEST_INPUT else bounded(redact(text[: 4 * LONGEST_INPUT]), LONGEST_INPUT)
-
-
-def _check_names(name: str, fn: Callable[..., Any], changes: Mapping[str, Any]) -> None:
-    parameters = inspect.signature(fn).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    for change in changes:
-        if change not in parameters:
-            raise ConfigurationError(
-                f"{name!r} has no parameter {change!r}: write one of {', '.join(parameters)}"
-            )
 
 
 def attach_request(error: BaseException, request: SubtaskRequest) -> None:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Discriminator, Field, field_validator, model_validator
 
-from prefect_resilience.base.policy import Policy, nearest
+from prefect_resilience.base.policy import (
+    Policy,
+    check_parameters,
+    names_without_default,
+    nearest,
+    refuse_async,
+)
 from prefect_resilience.base.text import Regex
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.fallbacks import arguments_by_name, is_async
@@ -321,49 +327,29 @@ class Decompose(Policy):
 
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
         """Raise ConfigurationError, at decoration, for a split or merge that could not be called later."""
-        name = getattr(fn, "__name__", repr(fn))
-        accepted = inspect.signature(fn).parameters
-        anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
         if isinstance(self.split, Split):
-            if self.split.parameter not in accepted and not anything:
-                raise ConfigurationError(
-                    f"decompose= splits the parameter {self.split.parameter!r}, which {name!r} does not have"
-                    f"{nearest(self.split.parameter, accepted)}"
-                )
+            check_parameters("decompose= splits", [self.split.parameter], fn)
         else:
-            _check("split", cast("Any", self.split), name, accepted, anything, isasync, skip=0)
+            _check("split", cast("Any", self.split), fn, isasync, skip=0)
         if not isinstance(self.merge, str):
-            _check("merge", self.merge, name, accepted, anything, isasync, skip=1)
-
-
-Role = Literal["split", "merge"]
+            _check("merge", self.merge, fn, isasync, skip=1)
 
 
 def _check(
-    role: Role,
+    role: Literal["split", "merge"],
     target: Callable[..., Any],
-    name: str,
-    accepted: Mapping[str, Any],
-    anything: bool,
+    fn: Callable[..., Any],
     isasync: bool,
     *,
     skip: int,
 ) -> None:
     if is_async(target) and not isasync:
-        raise ConfigurationError(
-            f"decompose={role}= is async but {name!r} is not: write the task as `async def`, "
-            f"or a plain {role}"
-        )
+        refuse_async(f"decompose={role}=", fn)
     parameters = list(_parameters(target).values())
     if len([parameter for parameter in parameters if parameter.kind is not parameter.KEYWORD_ONLY]) < skip:
         raise ConfigurationError("decompose=merge= takes no arguments: write def merge(results): ...")
-    for own in parameters[skip:]:
-        needed = own.default is own.empty and own.kind not in (own.VAR_KEYWORD, own.VAR_POSITIONAL)
-        if needed and own.name not in accepted and own.name not in OFFERED and not anything:
-            raise ConfigurationError(
-                f"decompose={role}= needs the parameter {own.name!r}, which {name!r} does not have"
-                f"{nearest(own.name, [*accepted, *OFFERED])}"
-            )
+    names = names_without_default(parameters[skip:])
+    check_parameters(f"decompose={role}= needs the parameter", names, fn, OFFERED)
 
 
 def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

@@ -21,6 +21,7 @@ from prefect_resilience.base.outcomes import (
     result_data,
     take_returned,
 )
+from prefect_resilience.base.policy import check_parameters, names_without_default, refuse_async
 from prefect_resilience.errors.classify.reach import as_names, names_of
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -128,28 +129,14 @@ class Fallback:
     def check_for(self, primary: Callable[..., Any], *, isasync: bool) -> None:
         """Raise ConfigurationError, at decoration, for a step that could not be called later."""
         if self.isasync and not isasync:
-            raise ConfigurationError(
-                f"fallback {self.name!r} is async but {_name_of(primary)!r} is not: "
-                f"write the task as `async def`, or use a plain function as its fallback"
-            )
+            refuse_async(f"fallback {self.name!r}", primary)
         if self.recalls and generates(primary):
             raise ConfigurationError(
                 f"Fallback.last_known_good() needs a call with one result, but {_name_of(primary)!r} is a "
                 f"generator: its chunks are not kept"
             )
-        accepted = inspect.signature(primary).parameters
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
-            return
-        for name, parameter in inspect.signature(self.to).parameters.items():
-            needed = parameter.default is parameter.empty and parameter.kind not in (
-                parameter.VAR_KEYWORD,
-                parameter.VAR_POSITIONAL,
-            )
-            if needed and name not in accepted and name != "error":
-                raise ConfigurationError(
-                    f"fallback {self.name!r} needs the parameter {name!r}, which {_name_of(primary)!r} does "
-                    f"not have: use any of {', '.join([*accepted, 'error'])}"
-                )
+        names = names_without_default(inspect.signature(self.to).parameters.values())
+        check_parameters(f"fallback {self.name!r} needs the parameter", names, primary, ("error",))
 
 
 def arguments_by_name(

@@ -1,4 +1,4 @@
-"""What all stores share: their connections, and keys and values as text."""
+"""What stores share: checked keys, values as text, scans in pages, and connections."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
@@ -48,20 +49,17 @@ class Page(NamedTuple):
     only_open: bool
 
 
-class ConnectedStore(Generic[T]):
-    """A store that keeps connections. It opens them at the first use, and opens new ones after an error.
+class CheckedStore(ABC):
+    """A store that checks keys and encodes values, before it hands them to `_swap`, `_delete` and `_read`.
 
-    `T` is the object that holds them: a pool or a client. A store has `_swap`, `_delete` and `_read`, which
-    get arguments that are checked. `errors` are the driver's exceptions; `most` limits the size of a page.
+    `most` limits the size of a page.
     """
 
-    errors: tuple[type[Exception], ...] = ()
     most: int = 50_000
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.closed: bool = False
-        self._held: T | None = None
         self._lock = threading.Lock()
         _stores.add(self)
 
@@ -93,10 +91,14 @@ class ConnectedStore(Generic[T]):
         """As `scan`, only documents that are open, or that an older version wrote."""
         return self._scan(prefix, after, limit, only_open=True)
 
-    def close(self) -> None:
-        """Close the connections of this process."""
-        self.closed = True
-        self._let_go()
+    def check_open(self) -> None:
+        """Raise StoreUnavailable if the store has been closed."""
+        if self.closed:
+            raise StoreUnavailable(redact(f"the store {self.url} has been closed"))
+
+    def after_fork(self) -> None:
+        """In a child process: make locks that no thread of the parent holds."""
+        self._lock = threading.Lock()
 
     def _scan(self, prefix: str, after: str | None, limit: int, only_open: bool) -> Found:
         check_text(prefix)
@@ -112,23 +114,43 @@ class ConnectedStore(Generic[T]):
             entries += documents
         return entries[:limit]
 
+    @abstractmethod
     def _swap(self, asked: Swap) -> int:
-        raise NotImplementedError
+        """`Store.swap`."""
 
+    @abstractmethod
     def _delete(self, key: str, expected_version: int) -> bool:
-        raise NotImplementedError
+        """`Store.delete`."""
 
+    @abstractmethod
     def _read(self, page: Page) -> tuple[Found, str | None]:
         """The live documents of a page, and its last key if there may be more after it."""
-        raise NotImplementedError
 
+
+class ConnectedStore(CheckedStore, Generic[T]):
+    """A store that keeps connections. It opens them at the first use, and opens new ones after an error.
+
+    `T` is the object that holds them: a pool or a client. `errors` are the driver's exceptions.
+    """
+
+    errors: tuple[type[Exception], ...] = ()
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._held: T | None = None
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        self.closed = True
+        self._let_go()
+
+    @abstractmethod
     def open_connections(self) -> T:
         """New connections; may raise the driver's errors."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _borrow(self, held: T) -> AbstractContextManager[Any]:
         """What an operation works with."""
-        raise NotImplementedError
 
     def begin(self) -> None:
         """Begin an operation in this thread; a store may start its deadline."""
@@ -147,11 +169,6 @@ class ConnectedStore(Generic[T]):
             # The state of the connections is unknown, so the next operation opens new ones.
             self._let_go()
             raise self.unavailable(error) from error
-
-    def check_open(self) -> None:
-        """Raise StoreUnavailable if the store has been closed."""
-        if self.closed:
-            raise StoreUnavailable(redact(f"the store {self.url} has been closed"))
 
     def _connect(self) -> T:
         if self.closed:  # asked here too: each operation passes here, and a call takes longer
@@ -184,18 +201,16 @@ class ConnectedStore(Generic[T]):
 
     def after_fork(self) -> None:
         """In a child process: keep a reference to the parent's connections, so that nothing closes them."""
+        super().after_fork()
         _left_to_parents.append(self._held)
-        self._held, self._lock = None, threading.Lock()
+        self._held = None
 
 
 S = TypeVar("S", bound=ConnectedStore[Any])
 
 
-class ConnectedWatch(Generic[S]):
-    """A watch over a connection of its own. The driver's errors become StoreUnavailable.
-
-    A watch has `_begin`, which sets `_connection`, and `_wait`.
-    """
+class ConnectedWatch(ABC, Generic[S]):
+    """A watch over a connection of its own. The driver's errors become StoreUnavailable."""
 
     def __init__(self, store: S, prefix: str) -> None:
         self._store = store
@@ -223,14 +238,16 @@ class ConnectedWatch(Generic[S]):
             with suppress(OSError, *self._store.errors):
                 self._connection.close()
 
+    @abstractmethod
     def _begin(self) -> None:
-        raise NotImplementedError
+        """Set `_connection`, and begin to watch."""
 
+    @abstractmethod
     def _wait(self, seconds: float) -> list[News]:
-        raise NotImplementedError
+        """The changes since the last call."""
 
 
-_stores: weakref.WeakSet[ConnectedStore[Any]] = weakref.WeakSet()
+_stores: weakref.WeakSet[CheckedStore] = weakref.WeakSet()
 _left_to_parents: list[Any] = []
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
@@ -165,7 +165,7 @@ def upsert(columns: dict[str, str]) -> str:
     )
 
 
-class SqlStore(ConnectedStore[ConnectionPool], ABC):
+class SqlStore(ConnectedStore[ConnectionPool]):
     """Documents as rows. Safe between threads, processes, and across a fork.
 
     What databases differ in: `clock`, the SQL expression for the time; `creation`, the statements that create

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -14,7 +13,7 @@ from prefect_resilience.base.durations import Duration
 from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.base.naming import UNSET
 from prefect_resilience.base.outcomes import generates
-from prefect_resilience.base.policy import nearest
+from prefect_resilience.base.policy import check_parameters, name_of
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.recipes import source_of
 from prefect_resilience.errors.classify.table import blocks
@@ -116,7 +115,7 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
         _check_stream(ours, fn)
     elif restart_stream:
         raise ConfigurationError(
-            f"restart_stream= is for generators, and {_name_of(fn)!r} is not one: leave it out"
+            f"restart_stream= is for generators, and {name_of(fn)!r} is not one: leave it out"
         )
     timeout = Timeout.of(ours["timeout"], current_settings().operations)
     if timeout is not None:
@@ -149,10 +148,6 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
     )
 
 
-def _name_of(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__name__", repr(fn))
-
-
 OF_ONE_RESULT = ("hedge", "effect", "expect", "decompose")
 
 
@@ -161,7 +156,7 @@ def _check_stream(ours: Mapping[str, Any], fn: Callable[..., Any]) -> None:
     for option in OF_ONE_RESULT:
         if ours[option] is not None:
             raise ConfigurationError(
-                f"{option}= needs a function with one result, but {_name_of(fn)!r} is a generator: return a "
+                f"{option}= needs a function with one result, but {name_of(fn)!r} is a generator: return a "
                 f"list, or leave {option}= out"
             )
 
@@ -259,7 +254,7 @@ def _decompose(value: Any, fn: Callable[..., Any], isasync: bool, effect: Effect
     if effect is not None and (effect.kind != "idempotent" or effect.key is not None):
         raise ConfigurationError(
             f"decompose= splits one call into several, but effect= records a single call: "
-            f"{_name_of(fn)!r} can have only one of the two"
+            f"{name_of(fn)!r} can have only one of the two"
         )
     decompose.check_for(fn, isasync=isasync)
     return decompose
@@ -281,12 +276,4 @@ def _policy_block(name: Any) -> str | None:
 
 def check_fields(what: str, fields: Iterable[str], fn: Callable[..., Any]) -> None:
     """Check that a name with a template only uses the function's parameters."""
-    parameters = inspect.signature(fn).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    for field in fields:
-        if field not in parameters:
-            raise ConfigurationError(
-                f"{what} names {field!r}, which is not a parameter of "
-                f"{_name_of(fn)!r}{nearest(field, parameters)}"
-            )
+    check_parameters(f"{what} names", fields, fn)

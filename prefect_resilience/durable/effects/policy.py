@@ -16,13 +16,14 @@ from weakref import WeakKeyDictionary
 from pydantic import Field, TypeAdapter, field_validator
 
 from prefect_resilience.base.naming import template_fields
-from prefect_resilience.base.policy import Policy
-from prefect_resilience.durable.sagas.compensations import (
-    arguments_of,
-    check_compensation,
+from prefect_resilience.base.policy import (
+    Policy,
     check_parameters,
     name_of,
+    names_without_default,
+    refuse_async,
 )
+from prefect_resilience.durable.sagas.compensations import arguments_of, check_compensation
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 EffectKind = Literal["idempotent", "conditional", "external"]
@@ -158,16 +159,13 @@ class Effect(Policy):
             check_compensation(self.compensate, fn)
         if self.verify is None:
             return
-        asking, name = name_of(self.verify), name_of(fn)
+        asking = name_of(self.verify)
         if inspect.iscoroutinefunction(self.verify) and not isasync:
-            raise ConfigurationError(
-                f"verify={asking} is async but {name!r} is not: write the task as `async def`, "
-                f"or use a plain function as verify"
-            )
+            refuse_async(f"verify={asking}", fn)
         wanted = list(inspect.signature(self.verify).parameters.values())
         if not wanted:
             raise ConfigurationError(f"verify={asking} takes no arguments: write def {asking}(key, ...)")
-        check_parameters(f"verify={asking}", wanted[1:], fn)
+        check_parameters(f"verify={asking} needs", names_without_default(wanted[1:]), fn)
 
 
 def _needs_key(fn: Callable[..., Any]) -> str | None:

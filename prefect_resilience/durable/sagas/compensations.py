@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from prefect_resilience.base.policy import nearest
+from prefect_resilience.base.policy import check_parameters, name_of, names_without_default
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 
@@ -29,7 +29,6 @@ RECALLED = ("result", "external_id")
 """What a compensation gets from the effect itself, in addition to the parameters."""
 
 Record = dict[str, Any]
-_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 # -- at decoration
@@ -43,23 +42,8 @@ def check_compensation(compensate: Callable[..., Any], primary: Callable[..., An
             raise ConfigurationError(
                 f"compensate={name_of(compensate)} must take {param.name!r} by name: remove the `/`"
             )
-    check_parameters(f"compensate={name_of(compensate)}", wanted, primary, RECALLED)
-
-
-def check_parameters(
-    option: str, wanted: Iterable[inspect.Parameter], primary: Callable[..., Any], also: Iterable[str] = ()
-) -> None:
-    """Raise ConfigurationError if a function needs a parameter that neither `primary` nor `also` has."""
-    parameters = inspect.signature(primary).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    names = [*parameters, *also]
-    for param in wanted:
-        if param.default is param.empty and param.kind not in _VARIADIC and param.name not in names:
-            raise ConfigurationError(
-                f"{option} needs {param.name!r}, which {name_of(primary)!r} does not have"
-                f"{nearest(param.name, names)}"
-            )
+    names = names_without_default(wanted)
+    check_parameters(f"compensate={name_of(compensate)} needs", names, primary, RECALLED)
 
 
 def arguments_of(
@@ -93,10 +77,6 @@ def _source_of(function: Callable[..., Any]) -> dict[str, Any]:
 def _is(found: Any, function: Any) -> bool:
     # Each look-up of a classmethod gives a new, equal object.
     return found is function or (inspect.ismethod(function) and found == function)
-
-
-def name_of(function: Any) -> str:
-    return str(getattr(function, "__name__", None) or repr(function))
 
 
 # -- before the call

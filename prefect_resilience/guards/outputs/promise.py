@@ -10,6 +10,7 @@ from typing import Any
 
 from prefect_resilience.base.drive import Invoke, Steps
 from prefect_resilience.base.outcomes import is_coroutine_function
+from prefect_resilience.base.policy import refuse_async
 from prefect_resilience.errors.exceptions import ConfigurationError, OutputFormatError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.guards.outputs.output_shapes import Broken, Predicate, Shape, shape_of
@@ -84,12 +85,8 @@ class Expect:
 
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
         """Raise ConfigurationError, at decoration, for a function with outputs that cannot be checked."""
-        name = getattr(fn, "__name__", repr(fn))
         if isinstance(self.shape, Predicate) and is_coroutine_function(self.shape.asks) and not isasync:
-            raise ConfigurationError(
-                f"expect={self.shape.name} is async but {name!r} is not: write the task as `async def`, "
-                f"or a plain function"
-            )
+            refuse_async(f"expect={self.shape.name}", fn)
 
     def check(self, value: Any) -> Steps[Any]:
         """The value to return, as checked. Raises OutputFormatError."""

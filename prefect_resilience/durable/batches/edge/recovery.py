@@ -100,40 +100,7 @@ def recover(
     """
     if strategy not in ASKED:
         raise ConfigurationError(f"unknown strategy {strategy!r}{nearest(str(strategy), ASKED)}")
-    request = RecoveryRequest(strategy, to, force, policy=policy)
-    return _recover(batch_id, request, reason, dry_run, by, store, progress)
-
-
-def abandon(
-    batch_id: str,
-    *,
-    reason: str | None = None,
-    dry_run: bool = False,
-    force: bool = False,
-    by: str | None = None,
-    store: Store | str | None = None,
-) -> RecoveryReport:
-    """Give up a batch: archive its effects, then remove those that were never done from the ledger.
-
-    Effects that are done stay, so that no later run repeats them. External effects in doubt stay too: settle
-    them first if a later run may repeat them. Afterwards `recover` with "auto" skips the batch until
-    a strategy is named or one of its effects is begun again. Everything else is as in `recover`.
-    """
-    return _recover(batch_id, RecoveryRequest("abandon", None, force), reason, dry_run, by, store)
-
-
-# -- one recovery
-
-
-def _recover(
-    batch_id: str,
-    asked: RecoveryRequest,
-    reason: str | None,
-    dry_run: bool,
-    by: str | None,
-    store: Store | str | None,
-    progress: Callable[[str], None] | None = None,
-) -> RecoveryReport:
+    asked = RecoveryRequest(strategy, to, force, policy=policy)
     ledger = open_ledger(store)
     snapshot = look(ledger, check_batch_id(batch_id))
     if not snapshot.effects and snapshot.run is None:
@@ -168,6 +135,27 @@ def _recover(
     payload = report.model_dump(mode="json", exclude={"audit"})
     emit("batch.recovered", "batch", snapshot.batch_id, {**payload, "by": entry.by})
     return report
+
+
+def abandon(
+    batch_id: str,
+    *,
+    reason: str | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+    by: str | None = None,
+    store: Store | str | None = None,
+) -> RecoveryReport:
+    """Give up a batch: archive its effects, then remove those that were never done from the ledger.
+
+    Effects that are done stay, so that no later run repeats them. External effects in doubt stay too: settle
+    them first if a later run may repeat them. Afterwards `recover` with "auto" skips the batch until
+    a strategy is named or one of its effects is begun again. Everything else is as in `recover`.
+    """
+    return recover(batch_id, "abandon", reason=reason, dry_run=dry_run, force=force, by=by, store=store)
+
+
+# -- one recovery
 
 
 def _carry_out(
