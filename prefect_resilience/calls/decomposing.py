@@ -145,7 +145,7 @@ def decompose(
         _report(here, context, place)
         outcomes = yield from _run(plan, here, parts, guard.isasync)
         if any(isinstance(outcome, Raised) for outcome in outcomes):
-            undone = _part_failed(error, context, place, outcomes)
+            undone = _step_failed(error, context, place, outcomes)
             outcomes.clear()  # the drivers, which are in the errors' tracebacks, hold this list
             return undone
         try:
@@ -153,7 +153,7 @@ def decompose(
             if guard.expect is not None:
                 value = yield from guard.expect.check(value)
         except Exception as failure:  # noqa: BLE001 - it is raised with the results so far
-            return _merge_failed(failure, context, place, outcomes)
+            return _step_failed(error, context, place, outcomes, failure)
     answered = f", some by {', '.join(standing.used)}" if standing.used else ""
     message = f"merged from {len(parts)} parts at depth {depth + 1}{answered}, after: {context.summary()}"
     for name, lesser in standing.used.items():
@@ -255,46 +255,31 @@ def _undone(error: Exception, context: ErrorContext, place: dict[str, Any], why:
     return _with(error, context, why, details=details, message=bounded(f"{context.message} ({why})"))
 
 
-def _part_failed(
-    error: Exception, context: ErrorContext, place: dict[str, Any], outcomes: list[Any]
-) -> Undone:
-    """The first part's error is raised; if a part is too big, the error of the whole is raised instead."""
-    number, failure = next(
-        (number, outcome.error) for number, outcome in enumerate(outcomes, 1) if isinstance(outcome, Raised)
-    )
-    cause = _cause(failure, context)
-    message = (
-        f"decomposed into {len(outcomes)} parts (depth {place['depth']} of at most {place['max_depth']}), "
-        f"{len(_results(outcomes))} done; part {number} failed: {cause.summary()}"
-    )
-    if cause.kind is ErrorKind.RESOURCE:
-        return _step_failed(error, context, place, message, cause, number, outcomes)
-    part = f"prefect-resilience: this was part {number} of the call that failed with {context.summary()}"
-    add_note(failure, part)
-    return _step_failed(failure, context, place, message, cause, number, outcomes, **_as_caused_by(cause))
-
-
-def _merge_failed(
-    failure: Exception, context: ErrorContext, place: dict[str, Any], outcomes: list[Any]
-) -> Undone:
-    """All parts succeeded, but merging their results failed."""
-    cause = _cause(failure, context)
-    message = f"all {len(outcomes)} parts are done, but merging their results failed: {cause.summary()}"
-    return _step_failed(failure, context, place, message, cause, "merge", outcomes, **_as_caused_by(cause))
-
-
 def _step_failed(
     error: Exception,
     context: ErrorContext,
     place: dict[str, Any],
-    message: str,
-    cause: ErrorContext,
-    step: int | str,
     outcomes: list[Any],
-    **changes: Any,
+    of_merge: Exception | None = None,
 ) -> Undone:
-    """The error with the results so far."""
-    done = _results(outcomes)
+    """The failure of the merge, else of the first part that failed, with the results so far.
+
+    If the part is too big, the error of the whole is raised instead.
+    """
+    step, failure = ("merge", of_merge) if of_merge is not None else _first_failure(outcomes)
+    cause, done = _cause(failure, context), _results(outcomes)
+    changes = _as_caused_by(cause)
+    parts = f"{len(outcomes)} parts"
+    message = f"all {parts} are done, but merging their results failed: {cause.summary()}"
+    if of_merge is None:
+        depth = f"depth {place['depth']} of at most {place['max_depth']}"
+        ended = f"{len(done)} done; part {step} failed: {cause.summary()}"
+        message = f"decomposed into {parts} ({depth}), {ended}"
+        if cause.kind is ErrorKind.RESOURCE:
+            failure, changes = error, {}
+        else:
+            part = f"part {step} of the call that failed with {context.summary()}"
+            add_note(failure, f"prefect-resilience: this was {part}")
     results = [*((str(at), value) for at, value in done), *_results_below(step, cause)]
     details = {
         **context.details,
@@ -303,7 +288,11 @@ def _step_failed(
         "partial_results": partial_results(sorted(results, key=_place), named="part"),
     }
     output = partial_output([value for _, value in done] or None) or context.partial_output
-    return _with(error, context, message, cause, details=details, partial_output=output, **changes)
+    return _with(failure, context, message, cause, details=details, partial_output=output, **changes)
+
+
+def _first_failure(outcomes: list[Any]) -> tuple[int, Exception]:
+    return next((number, end.error) for number, end in enumerate(outcomes, 1) if isinstance(end, Raised))
 
 
 def _as_caused_by(cause: ErrorContext) -> dict[str, Any]:

@@ -139,22 +139,28 @@ class NotRecorded(NotSent, StoreUnavailable):
     """
 
 
-class InDoubt(ResilienceError):
+class _EffectError(ResilienceError):
+    """An error about one effect of a batch; `why` says what is known."""
+
+    _sentence: ClassVar[str]
+
+    def __init__(self, key: str, batch_id: str, why: str = "") -> None:
+        self.key = key
+        self.batch_id = batch_id
+        self.why = why
+        super().__init__(self._sentence.format(key=key, batch=batch_id, why=why))
+
+
+class InDoubt(_EffectError):
     """The outcome of an external effect is unknown, so it was not repeated: a person must decide.
 
     `key` and `batch_id` identify the effect; `why` says what is known.
     """
 
     error_category: ClassVar[str] = "unexpected"
-
-    def __init__(self, key: str, batch_id: str, why: str) -> None:
-        self.key = key
-        self.batch_id = batch_id
-        self.why = why
-        super().__init__(
-            f"the outcome of the effect {key!r} of batch {batch_id!r} is unknown, and it was not "
-            f"repeated: {why}"
-        )
+    _sentence: ClassVar[str] = (
+        "the outcome of the effect {key!r} of batch {batch!r} is unknown, and it was not repeated: {why}"
+    )
 
 
 class EffectBusy(ResilienceError):
@@ -176,7 +182,7 @@ class EffectBusy(ResilienceError):
         )
 
 
-class RepeatedEffect(ResilienceError):
+class RepeatedEffect(_EffectError):
     """One pass of the code requested the same effect twice; nothing was sent the second time.
 
     Two equal payments need two keys. If the second call is to return the first one's result, write
@@ -188,18 +194,14 @@ class RepeatedEffect(ResilienceError):
     """
 
     error_category: ClassVar[str] = "conflict"
-
-    def __init__(self, key: str, batch_id: str) -> None:
-        self.key = key
-        self.batch_id = batch_id
-        super().__init__(
-            f"the effect {key!r} of batch {batch_id!r} was requested twice in one pass, and was sent only "
-            f'once: write a key that distinguishes the two, such as Effect(key="...:{{number}}"), or '
-            f'Effect(repeat="replay") to get the result of the first call'
-        )
+    _sentence: ClassVar[str] = (
+        "the effect {key!r} of batch {batch!r} was requested twice in one pass, and was sent only once: "
+        'write a key that distinguishes the two, such as Effect(key="...:{{number}}"), or '
+        'Effect(repeat="replay") to get the result of the first call'
+    )
 
 
-class EffectKeyReused(ResilienceError):
+class EffectKeyReused(_EffectError):
     """Two different effects of a batch have the same key; the second was not sent and got no result.
 
     Example:
@@ -208,18 +210,13 @@ class EffectKeyReused(ResilienceError):
     """
 
     error_category: ClassVar[str] = "conflict"
-
-    def __init__(self, key: str, batch_id: str, why: str) -> None:
-        self.key = key
-        self.batch_id = batch_id
-        self.why = why
-        super().__init__(
-            f"the effect key {key!r} of batch {batch_id!r} is already in use: {why}; nothing was sent: write "
-            f'a key that names the side effect, such as Effect(key="charge:{{order}}")'
-        )
+    _sentence: ClassVar[str] = (
+        "the effect key {key!r} of batch {batch!r} is already in use: {why}; nothing was sent: write a key "
+        'that names the side effect, such as Effect(key="charge:{{order}}")'
+    )
 
 
-class ResultNotKept(ResilienceError):
+class ResultNotKept(_EffectError):
     """An effect is done and will not be repeated, but its result cannot be restored.
 
     Return JSON, or write a return type that pydantic can rebuild.
@@ -229,13 +226,9 @@ class ResultNotKept(ResilienceError):
         the effect 'invoice:7' of batch 'day' is done, but its result cannot be restored: its file is gone
     """
 
-    def __init__(self, key: str, batch_id: str, why: str) -> None:
-        self.key = key
-        self.batch_id = batch_id
-        self.why = why
-        super().__init__(
-            f"the effect {key!r} of batch {batch_id!r} is done, but its result cannot be restored: {why}"
-        )
+    _sentence: ClassVar[str] = (
+        "the effect {key!r} of batch {batch!r} is done, but its result cannot be restored: {why}"
+    )
 
 
 # -- exact failures, raised by users, and the error of an output that is not as `expect=` promised

@@ -14,7 +14,7 @@ the claim of a process that is known to be dead. The functions expect a letter i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -68,26 +68,10 @@ def refusal(letter: DeadLetter, now: datetime, *, despite_doubt: bool) -> str | 
     return None
 
 
-def begin_replay(
-    letter: DeadLetter,
-    owner: str,
-    token: str,
-    now: datetime,
-    lease: float,
-    run_id: str | None,
-    process: list[Any] | None = None,
-) -> DeadLetter:
-    """The letter, claimed by `owner` for `lease` seconds. An earlier replay that was cut off is recorded."""
+def begin_replay(letter: DeadLetter, claim: Claim) -> DeadLetter:
+    """The letter with this claim. An earlier replay that was cut off is recorded."""
     if letter.status == "in_doubt" and letter.claim is not None:
-        letter = end_replay(letter, "in_doubt", now, "it was interrupted")
-    claim = Claim(
-        owner=owner,
-        token=token,
-        since=now,
-        until=now + timedelta(seconds=lease),
-        run_id=run_id,
-        process=process,
-    )
+        letter = end_replay(letter, "in_doubt", claim.since, "it was interrupted")
     return letter.model_copy(update={"status": "replaying", "claim": claim})
 
 

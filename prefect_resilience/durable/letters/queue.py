@@ -21,6 +21,7 @@ from prefect_resilience.durable.letters import claims
 from prefect_resilience.durable.letters.claims import ENTRY, contents_key, entry_key
 from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import (
+    Claim,
     Contents,
     DeadLetter,
     Outcome,
@@ -177,7 +178,9 @@ class DeadLetterQueue:
             nonlocal why
             now = self.now()
             why = claims.refusal(letter, now, despite_doubt=despite_doubt)
-            return None if why else claims.begin_replay(letter, owner, token, now, lease, run_id, process)
+            until = now + timedelta(seconds=lease)
+            claim = Claim(owner=owner, token=token, since=now, until=until, run_id=run_id, process=process)
+            return None if why else claims.begin_replay(letter, claim)
 
         taken = self._change(letter_id, take)
         return (taken, None) if taken is not None else (self.get(letter_id), why)

@@ -233,10 +233,8 @@ class SagaLog:
         """What a rollback would compensate, if no other rollback ran; nothing is changed."""
         now, ended = self.ledger.store.now(), self._end_of(to)
         saga = begin(self.saga(), self.batch_id, "", "", False, to, now, ended)
-        todo = to_undo(
-            (document for document, _ in self.ledger.effects(self.batch_id)), saga["rollback"]["since"]
-        )
-        return plan_rollback(self.batch_id, to, todo)
+        effects = (document for document, _ in self.ledger.effects(self.batch_id))
+        return plan_rollback(self.batch_id, to, to_undo(effects, saga["rollback"]["since"]))
 
     def _end_of(self, to: str | None) -> float | None:
         """When the other batch `to` ended; None if there is none, or `to` is a savepoint."""

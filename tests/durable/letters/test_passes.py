@@ -16,6 +16,7 @@ from prefect_resilience.durable.letters import claims
 from prefect_resilience.durable.letters.edge.known import starts_around
 from prefect_resilience.durable.letters.model import (
     PASSES_KEPT,
+    Claim,
     DeadLetter,
     Pass,
     Source,
@@ -95,7 +96,8 @@ def test_a_later_success_settles_what_waits_and_nothing_else() -> None:
     assert doubtful is not None
     assert (doubtful.status, len(doubtful.passes)) == ("in_doubt", 2)
     # Its replay fails: the run has made the call meanwhile.
-    taken = claims.begin_replay(made(), "me", "token", NOW, 60, None)
+    claim = Claim(owner="me", token="token", since=NOW, until=NOW + timedelta(seconds=60))
+    taken = claims.begin_replay(made(), claim)
     meanwhile = claims.add_success(taken, one)
     assert meanwhile is not None
     failed = claims.end_replay(meanwhile, "failed", NOW)

@@ -19,6 +19,7 @@ from prefect_resilience import ConfigurationError, dead_letters
 from prefect_resilience.durable.letters import claims
 from prefect_resilience.durable.letters.claims import entry_key
 from prefect_resilience.durable.letters.model import (
+    Claim,
     Contents,
     DeadLetter,
     LetterOutcome,
@@ -289,7 +290,9 @@ def test_nobody_claims_what_another_holds_and_what_is_replayed_stays_so(steps: l
                 before.status == "waiting" or (before.status == "in_doubt" and action == "force")
             )
             if refused is None:
-                letter = claims.begin_replay(letter, "me", token, now, 30, str(number))
+                until = now + timedelta(seconds=30)
+                claim = Claim(owner="me", token=token, since=now, until=until, run_id=str(number))
+                letter = claims.begin_replay(letter, claim)
                 holder = token
         elif is_own and action in ("replayed", "failed", "in_doubt"):
             letter = claims.end_replay(letter, action, now, "x")  # type: ignore[arg-type]
