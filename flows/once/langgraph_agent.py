@@ -36,7 +36,9 @@ def main() -> None:
         app = graph.compile(checkpointer=checkpoints)
         config: Any = {"configurable": {"thread_id": sys.argv[1]}}
         interrupted = bool(app.get_state(config).next)
-        state = app.invoke(None if interrupted else {"messages": [("user", PROMPT)]}, config)
+        begin = None if interrupted else {"messages": [("user", PROMPT)]}
+        # By default a step may begin before the one before it is saved, and the prompt has no id until then.
+        state = app.invoke(begin, config, durability="sync")
         print(state["messages"][-1].content)
 
 

@@ -10,7 +10,7 @@ import functools
 import inspect
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
@@ -191,9 +191,18 @@ class Guarding:
         def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Guarding:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            return self.bind(bound.arguments)
+            return self.bind(by_name(signature, bound.arguments))
 
         return bind
+
+
+def by_name(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call; those of its `**kwargs` are on the same level."""
+    named = dict(arguments)
+    for name, own in signature.parameters.items():
+        if own.kind is own.VAR_KEYWORD:
+            named |= named.pop(name)
+    return named
 
 
 Bind = Callable[[tuple[Any, ...], dict[str, Any]], Guarding]
@@ -222,8 +231,9 @@ def _generator(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         guarding = bind(args, kwargs)
         ticket = drive(guarding.acquire())
+        items: Generator[Any, Any, Any] = fn(*args, **kwargs)
         try:
-            result = yield from cast("Generator[Any, Any, Any]", fn(*args, **kwargs))
+            result = yield from (_see_items(items, ticket) if guarding.metered else items)
         except BaseException as error:
             drive(guarding.finish(ticket, error))
             raise
@@ -233,6 +243,19 @@ def _generator(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _see_items(items: Generator[Any, Any, Any], ticket: Any) -> Generator[Any, Any, Any]:
+    """The items of a generator, each shown to the ticket."""
+    sent: Any = None
+    with closing(items):
+        while True:
+            try:
+                item = items.send(sent)
+            except StopIteration as stop:
+                return stop.value
+            ticket.see(item)
+            sent = yield item
+
+
 def _async_generator(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         guarding = bind(args, kwargs)
@@ -240,6 +263,8 @@ def _async_generator(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
         try:
             async with aclosing(fn(*args, **kwargs)) as items:
                 async for item in items:
+                    if guarding.metered:
+                        ticket.see(item)
                     yield item
         except BaseException as error:
             await adrive(guarding.finish(ticket, error))

@@ -18,6 +18,7 @@ from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, sleep_
 from prefect_resilience.base.edge.current_settings import run_contexts
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.process import setting
+from prefect_resilience.base.wrapping import by_name
 from prefect_resilience.calls.attempt import make_attempt, next_verdict
 from prefect_resilience.calls.edge.reports import ReportingRun, run_here, say
 from prefect_resilience.calls.model import Decomposed, Guard, RunRecord, Substitute
@@ -91,11 +92,7 @@ class LocalRun(ReportingRun):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        given = dict(self.given)
-        for name, own in self.guard.signature.parameters.items():
-            if own.kind is own.VAR_KEYWORD:
-                given |= given.pop(name)
-        return given
+        return by_name(self.guard.signature, self.given)
 
     @property
     def identity(self) -> dict[str, Any]:

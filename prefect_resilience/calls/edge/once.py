@@ -36,7 +36,7 @@ from prefect_resilience.durable.effects.channels import find_unwatched_channel
 from prefect_resilience.durable.effects.current import CallStart, in_progress
 from prefect_resilience.durable.effects.ledger import place_of
 from prefect_resilience.durable.effects.opening import BatchMarks, batches, check_own_effects
-from prefect_resilience.durable.effects.policy import Effect, shown
+from prefect_resilience.durable.effects.policy import Effect
 from prefect_resilience.durable.sagas.compensations import arguments_of
 from prefect_resilience.errors.exceptions import (
     ConfigurationError,
@@ -44,6 +44,7 @@ from prefect_resilience.errors.exceptions import (
     InDoubt,
     NotSent,
     RepeatedEffect,
+    ResultNotKept,
 )
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.guards.retries.policy import NO_RETRY
@@ -293,7 +294,7 @@ class OnceRun(LocalRun):
         if error not in (RepeatedEffect.__name__, HandedOver.__name__):
             super().log(report)
 
-    def is_about(self, error: RepeatedEffect) -> bool:
+    def is_about(self, error: RepeatedEffect | ResultNotKept) -> bool:
         """Whether the error is about this call, not about an effect inside the tool."""
         own = self._begun.key
         return own is not None and (error.key, error.batch_id) == (own.key, self._scope)
@@ -318,7 +319,7 @@ def _steps(tool: OnceTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ste
     except HandedOver as handed:
         request = handed.request
         raise request from request.__cause__
-    except RepeatedEffect as error:
+    except (RepeatedEffect, ResultNotKept) as error:
         if not run.is_about(error):
             raise
         return (yield Blocking(_answer_repeat, (run, error)))
@@ -332,14 +333,15 @@ def _steps(tool: OnceTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ste
         )
 
 
-def _answer_repeat(run: OnceRun, error: RepeatedEffect) -> str:
-    """The sentence for a model that repeats a call."""
+def _answer_repeat(run: OnceRun, error: RepeatedEffect | ResultNotKept) -> str:
+    """The sentence for a model that repeats a call, or for a run whose result was not JSON."""
     stored = run.ledger().store.load(place_of(error.batch_id, error.key))
     effect: dict[str, Any] = {} if stored is None else stored.value
     if effect.get("state") != "done":
         began = utc_text(effect.get("intended_at"))
         return f"Not repeated: the same call of {run.name} began at {began} and is still in progress."
-    result = json.dumps(shown(effect["result"]), ensure_ascii=False)
+    kept = effect["result"]
+    result = json.dumps(kept["value"], ensure_ascii=False) if "value" in kept else "not kept"
     return (
         f"Not repeated: {run.name} with these arguments was done at {utc_text(effect['settled_at'])}, "
         f"result: {bounded(result, 2_000)}. To do it again, say in its arguments what differs."

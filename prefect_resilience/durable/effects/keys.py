@@ -311,7 +311,7 @@ def _digest_key(
         except _WITHOUT_VALUE as error:
             raise ConfigurationError(
                 f"the effect of {task!r} has no key: its parameter {name!r} is {error}; "
-                f'write a key with the others, such as Effect(key="{task}:{{id}}")'
+                f'write a key with the others, such as key="{task}:{{id}}"'
             ) from None
     return f"{shorten(_printable(scope + task))}:{digest([batch_id, scope, task, pairs])}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from time import monotonic
@@ -28,6 +28,8 @@ from prefect_resilience.stores.base import Store, change, scan_all
 
 PREFIX = "spend/"
 KEPT_FOR = 30 * 86_400.0
+# Beyond this many runs and days, those that are settled are forgotten.
+MOST_PURSES = 1_000
 # Seconds for which a call waits while there is room but for what running calls have reserved.
 WAIT_SECONDS, PAUSE = 60.0, 0.5
 DAY = 86_400.0
@@ -37,6 +39,7 @@ PROCESS = uuid4().hex
 # -- what a call costs
 
 MODEL = ("model", "model_name", "model_id")
+ANSWERS = ("n", "candidateCount", "candidate_count")
 MOST_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
 OPTIONS = ("generationConfig", "config")
 IN_PATH = re.compile(r"/models/([^/:]+)")
@@ -57,10 +60,12 @@ def price_of(usage: Usage, model: str) -> float | None:
         cache_read_tokens=usage.cache_read,
         cache_write_tokens=usage.cache_write,
     )
+    model = model.removeprefix("models/")
     *provider, name = re.split("[:/]", model, maxsplit=1)
-    with suppress(LookupError, ValueError):
-        price = calc_price(counts, name, provider_id=provider[0] if provider else None)
-        return float(price.total_price)
+    # Names at Bedrock have a colon of their own.
+    for reference, provider_id in ((name, next(iter(provider), None)), (model, None), (model, "aws")):
+        with suppress(LookupError, ValueError):
+            return float(calc_price(counts, reference, provider_id=provider_id).total_price)
     return None
 
 
@@ -76,11 +81,17 @@ def most_of(arguments: Mapping[str, Any]) -> Usage | None:
     """The most tokens that a call can use: a token has a byte at least. None if it has no maximum."""
     body = _request_of(arguments)
     places = (body, *(body[name] for name in OPTIONS if isinstance(body.get(name), Mapping)))
-    most = next((place[name] for place in places for name in MOST_TOKENS if place.get(name)), None)
-    if not isinstance(most, int):
+    most = _first_count(places, MOST_TOKENS)
+    if most is None:
         return None
     question = json.dumps(dict(body), default=str, ensure_ascii=False).encode(errors="replace")
-    return Usage(len(question), most * (body.get("n") or 1))
+    return Usage(len(question), most * (_first_count(places, ANSWERS) or 1))
+
+
+def _first_count(places: Iterable[Mapping[str, Any]], names: Iterable[str]) -> int | None:
+    """The first number of these names."""
+    counts = (place.get(name) for place in places for name in names)
+    return next((count for count in counts if isinstance(count, int) and count > 0), None)
 
 
 def _request_of(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -134,7 +145,9 @@ class Purse:
 
         def step(value: Any) -> Spending:
             nonlocal is_first, has_room
-            after = cast("Spending", {**(value or self._spending), "usd": usd})
+            before = value or self._spending
+            after = cast("Spending", {**before, "usd": usd})
+            after["reached"] &= usd <= before["usd"]  # a larger cap has room
             after["spent"] += paid
             after["reserved"] = max(round(after["reserved"] + reserved, 9), 0.0)
             has_room = after["spent"] + after["reserved"] + most <= usd
@@ -159,6 +172,10 @@ class Purse:
             listeners.cap_listeners.tell(spending)
         return spending, has_room
 
+    def is_settled(self) -> bool:
+        """Whether the document in the store has everything."""
+        return not (self._reserved or self._paid)
+
     def settle(self, reserved: float, used: float) -> None:
         """A call has ended. Does not block."""
         with self._lock:
@@ -170,7 +187,7 @@ class Purse:
     def _settle_all(self) -> None:
         while True:
             with self._lock:
-                if not (self._reserved or self._paid) or not registry.link_to(None).is_ready:
+                if self.is_settled() or not registry.link_to(None).is_ready:
                     self._settling = False
                     return
             self.take(0.0, self._spending["usd"])
@@ -286,6 +303,9 @@ class SpendCap(MeteredLimit):
             scope = limits.root_run() or PROCESS
         name = self.final_name() or ""
         key = PREFIX + quote(f"{self.per}/{scope}/{name}", errors="surrogatepass")
+        if len(_purses) >= MOST_PURSES:
+            for old in [key for key, purse in _purses.items() if purse.is_settled()]:
+                _purses.pop(old, None)
         fresh = Spending(
             name=name, per=self.per, scope=scope, usd=self.usd, spent=0.0, reserved=0.0, reached=False
         )

@@ -343,7 +343,8 @@ class TokenLimit(MeteredLimit):
         if in_line(line_of(name)) or not account.take(tokens):
             turn = yield from stand_in_line(line_of(name), 1, self.max_wait)
             if turn is None:
-                raise TokenLimitedError(name, self.per_minute, tokens, account.wait())
+                before = in_line(line_of(name)) * tokens / pace_of(self.per_minute)
+                raise TokenLimitedError(name, self.per_minute, tokens, account.wait() + before)
             try:
                 yield from self._wait(account, tokens, came)
             finally:

@@ -28,6 +28,19 @@ if "ONCE_PYTHON" in os.environ:
 POINTS = ("the model is asked", "the bank got the transfer", "the model is asked with the result")
 
 
+# LangGraph on a slow disk: the program may go on before its steps are saved.
+ON_A_SLOW_DISK = """
+import runpy, sys, time
+from langgraph.checkpoint.sqlite import SqliteSaver
+put = SqliteSaver.put
+def put_late(self, config, checkpoint, metadata, versions):
+    time.sleep(metadata["step"] >= 0 and 0.5)
+    return put(self, config, checkpoint, metadata, versions)
+SqliteSaver.put = put_late
+runpy.run_module(sys.argv.pop(1), run_name="__main__")
+"""
+
+
 class World:
     """A scripted model and a bank on loopback. The program is killed when the point is reached, once."""
 
@@ -83,7 +96,8 @@ def test_a_killed_agent_that_is_begun_again_transfers_once(program, point, tmp_p
         service.watch(world.answer)
         own |= {"MODEL_URL": f"{service.url}/v1", "BANK_URL": service.url, "PYTHONPATH": str(ROOT)}
         own |= {"PREFECT_HOME": str(tmp_path), "PREFECT_RESILIENCE_STORE_URL": store}
-        command = [PYTHON, "-m", f"flows.once.{program}", "turn-17"]
+        begin = ["-c", ON_A_SLOW_DISK] if program == "langgraph_agent" else ["-m"]
+        command = [PYTHON, *begin, f"flows.once.{program}", "turn-17"]
         first, second = (world.run(*command, cwd=tmp_path, env=own) for _ in range(2))
     assert first[0] == -signal.SIGKILL, first
     assert second[:2] == (0, "receipt-1"), second

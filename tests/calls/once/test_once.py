@@ -102,6 +102,16 @@ def test_arguments_are_compared_as_json_unless_a_key_names_what_counts(key, firs
     assert tool(*second).startswith(AGAIN) is same
 
 
+def test_a_result_that_cannot_be_kept_is_told_as_such():
+    tool = once(lambda to: SENT.update([to]) or object(), scope="s")
+    with batch("first"):
+        assert not isinstance(tool("bob"), str)
+        assert "result: not kept" in tool("bob")
+    with batch("second"):
+        assert "result: not kept" in tool("bob")
+    assert SENT == {"bob": 1}
+
+
 @pytest.mark.parametrize("scope", ["for {to}", lambda to: f"for {to}"])
 def test_a_scope_is_a_template_or_a_function_of_the_arguments(scope):
     tool = once(transfer, scope=scope)

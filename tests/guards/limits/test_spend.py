@@ -70,12 +70,17 @@ def test_a_price_is_that_of_the_input_the_output_and_the_caches():
     cached = price_of(Usage(1_000, 0, cache_read=1_000), MODEL)
     assert 0 < cached < price_of(Usage(1_000), MODEL)
     assert price_of(Usage(1), "no-such-model") is None
+    at_others = ("anthropic.claude-3-5-sonnet-20241022-v2:0", "amazon.nova-pro-v1:0", "models/gemini-2.5-pro")
+    assert None not in [price_of(Usage(1), model) for model in at_others]
 
 
 MOST = {
     "parameters": ({"prompt": "é", "max_tokens": 7}, Usage(33, 7)),
     "a request": ({"body": {"max_completion_tokens": 7, "n": 3}}, Usage(36, 21)),
     "gemini": ({"body": {"generationConfig": {"maxOutputTokens": 7}}}, Usage(44, 7)),
+    "gemini, many": ({"config": {"max_output_tokens": 7, "candidate_count": 2}}, Usage(58, 14)),
+    "no limit": ({"max_tokens": -1, "n": 2}, None),
+    "a text as n": ({"max_tokens": 7, "n": "2"}, Usage(27, 7)),
     "no maximum": ({"prompt": "a"}, None),
     "no number": ({"max_tokens": "7"}, None),
 }
@@ -134,6 +139,15 @@ def test_money_that_is_spent_stops_calls_with_one_event(told):
     assert [(event.kind, event.name) for event in seen] == [("cap", "agents")]
     stop()
     asking(SpendCap(usd=5, name="agents"))()  # a larger cap of the same name goes on
+    assert not settled()["reached"]
+
+
+def test_only_runs_with_money_to_settle_are_remembered(monkeypatch):
+    monkeypatch.setattr(spend, "MOST_PURSES", 2)
+    for number in range(4):
+        asking(SpendCap(usd=5, name=f"cap {number}"))()
+        settled()
+    assert len(spend._purses) == 2
 
 
 def test_a_call_waits_for_what_running_calls_give_back(monkeypatch):

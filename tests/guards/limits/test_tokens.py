@@ -173,6 +173,8 @@ WAYS = {
     "acall": lambda limit: asyncio.run(limit.acall(whole)),
     "a decorated function": lambda limit: limit(lambda: WHOLE)(),
     "a decorated coroutine": lambda limit: asyncio.run(limit(whole)()),
+    "a decorated generator": lambda limit: list(limit(generator)("a", WHOLE)),
+    "a decorated async generator": lambda limit: asyncio.run(drain(limit(agenerator)("a", WHOLE))),
     "a resilient coroutine": lambda limit: asyncio.run(resilient(limits=limit)(whole)()),
     "a resilient generator": lambda limit: list(resilient(limits=limit)(generator)("a", WHOLE)),
     "an async stream": lambda limit: asyncio.run(drain(resilient(limits=limit)(agenerator)("a", WHOLE))),
@@ -252,6 +254,23 @@ def test_an_estimate_gets_the_arguments_that_it_names():
 
     ask("four", model="m")
     assert used(TokenLimit("ask:m", per_minute=60_000)) == 54
+    of_others = TokenLimit("others", per_minute=60_000, estimate=lambda prompt, most: len(prompt) + most)
+    of_others(lambda prompt, **options: None)("four", most=9)
+    assert used(of_others) == 13
+
+
+def test_a_decorated_generator_is_still_one():
+    def echo():
+        heard = yield "a"
+        yield heard
+        return "end"
+
+    def around():
+        ends.append((yield from TokenLimit("ask", per_minute=60_000)(echo)()))
+
+    ends: list[str] = []
+    chunks = around()
+    assert [next(chunks), chunks.send("b"), next(chunks, None), ends] == ["a", "b", None, ["end"]]
 
 
 MISTAKES = [
@@ -321,8 +340,9 @@ def test_a_caller_behind_the_first_one_waits_no_longer_than_its_max_wait():
     async def both():
         first = [asyncio.create_task(patient.acall(asyncio.sleep, 0)) for _ in range(2)]
         await asyncio.sleep(0.1)
-        with pytest.raises(TokenLimitedError):
-            await TokenLimit("ask", per_minute=6_000, estimate=1, max_wait=0.05).acall(whole)
+        with pytest.raises(TokenLimitedError) as caught:
+            await TokenLimit("ask", per_minute=6_000, estimate=940, max_wait=0.05).acall(whole)
+        assert caught.value.retry_after >= 10  # the one in front of it needs as long as it does
         for task in first:
             task.cancel()
         await asyncio.gather(*first, return_exceptions=True)
