@@ -106,9 +106,8 @@ def prepared(name: str, subject: Subject) -> Path:
     place = PLACE / name
     place.mkdir(parents=True, exist_ok=True)
     synchronise(ROOT / "prefect_resilience", place / "prefect_resilience")
-    folders = sorted({test.rpartition("/")[0] for test in subject.tests})
-    # every folder is looked at, so no short circuit
-    changed = [synchronise(ROOT / "tests" / folder, place / "tests" / folder) for folder in folders]
+    # all of them, as tests share helpers
+    changed = synchronise(ROOT / "tests", place / "tests")
     settings = {
         "source_paths": ["prefect_resilience/"],
         "only_mutate": [f"prefect_resilience/{file}" for file in subject.files],
@@ -119,7 +118,7 @@ def prepared(name: str, subject: Subject) -> Path:
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
     text = f"{(ROOT / 'pyproject.toml').read_text()}\n[tool.mutmut]\n{lines}\n"
     (place / "pyproject.toml").write_text(text)
-    if any(changed):
+    if changed:
         forget_survivors(place)
     return place
 
