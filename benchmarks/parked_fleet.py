@@ -2,9 +2,11 @@
 
     python -m benchmarks.parked_fleet --runs 20 --down 120
     python -m benchmarks.parked_fleet --runs 20 --down 120 --plain        Prefect's own retries, beside it
+    python -m benchmarks.parked_fleet --runs 20 --down 120 --kill         the server and the worker are killed
 
 Starts a Prefect server, a process worker and a service on the loopback. The service answers 503 while it is
-down. Each flow calls it in three tasks; the second one is an external effect.
+down. Each flow calls it in three tasks; the second one is an external effect. With --kill, the server and the
+worker are killed in the middle of the outage, and started again 10 s later.
 """
 
 from __future__ import annotations
@@ -86,14 +88,10 @@ class Shop(ScriptedService):
 def processes_of(worker: int) -> int:
     """The processes of flow runs below the worker."""
     listed = subprocess.run(["ps", "-eo", "ppid,args"], capture_output=True, text=True, check=True).stdout
-    return sum(
-        (line.split()[0] == str(worker) and "prefect.flow_engine" in line) or "prefect.engine" in line
-        for line in listed.splitlines()[1:]
-        if line.split()[0] == str(worker)
-    )
+    return sum(line.split()[0] == str(worker) for line in listed.splitlines()[1:])
 
 
-def measure(runs: int, down: float, flow_name: str, open_for: str) -> dict[str, Any]:
+def measure(runs: int, down: float, flow_name: str, open_for: str, kill: bool) -> dict[str, Any]:
     """Start the flows while the service is down, and wait for their ends."""
     folder = Path(tempfile.mkdtemp(prefix="parked-"))
     (folder / "program.py").write_text(PROGRAM)
@@ -112,12 +110,12 @@ def measure(runs: int, down: float, flow_name: str, open_for: str) -> dict[str, 
         }
         os.environ.update(environment)
         try:
-            return _measure(runs, down, flow_name, folder, shop)
+            return _measure(runs, down, flow_name, folder, shop, kill)
         finally:
             end_server(folder)
 
 
-def _measure(runs: int, down: float, flow_name: str, folder: Path, shop: Shop) -> dict[str, Any]:
+def _measure(runs: int, down: float, flow_name: str, folder: Path, shop: Shop, kill: bool) -> dict[str, Any]:
     from prefect import flow
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
@@ -132,25 +130,38 @@ def _measure(runs: int, down: float, flow_name: str, folder: Path, shop: Shop) -
         deployment = source.deploy(
             name="d", work_pool_name="fleet", print_next_steps=False, ignore_warnings=True
         )
-        command = [sys.executable, "-m", "prefect", "worker", "start", "--type", "process", "--pool", "fleet"]
-        log = (folder / "worker.log").open("wb")
-        with subprocess.Popen(command, stdout=log, stderr=log) as worker:
-            try:
-                wave = Wave(client, deployment, worker.pid)
-                usual = wave.run(runs, shop, 0.0, "usual")
-                outage = wave.run(runs, shop, down, "outage")
-            finally:
-                worker.terminate()
+        wave = Wave(client, deployment, folder)
+        try:
+            usual = wave.run(runs, shop, 0.0, "usual")
+            outage = wave.run(runs, shop, down, "outage", kill)
+        finally:
+            wave.worker.terminate()
+            wave.worker.wait()
     return {"usual": usual, "outage": outage, "folder": str(folder)}
 
 
 class Wave:
     """The same runs at once, and what they hold until all have ended."""
 
-    def __init__(self, client: Any, deployment: Any, worker: int) -> None:
-        self.client, self.deployment, self.worker = client, deployment, worker
+    def __init__(self, client: Any, deployment: Any, folder: Path) -> None:
+        self.client, self.deployment, self.folder = client, deployment, folder
+        self.worker = self.start_worker()
 
-    def run(self, runs: int, shop: Shop, down: float, name: str) -> dict[str, Any]:
+    def start_worker(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "prefect", "worker", "start", "--type", "process", "--pool", "fleet"]
+        log = (self.folder / "worker.log").open("ab")
+        return subprocess.Popen(command, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """Kill the server and the worker, and start both again."""
+        self.worker.kill()
+        self.worker.wait()
+        end_server(self.folder)
+        time.sleep(10)
+        start_server(self.folder, os.getpid())
+        self.worker = self.start_worker()
+
+    def run(self, runs: int, shop: Shop, down: float, name: str, kill: bool = False) -> dict[str, Any]:
         shop.taken.clear()
         shop.asked.clear()
         began = time.time()
@@ -163,17 +174,23 @@ class Wave:
         ]
         held, states = list[tuple[float, int, int]](), Counter[str]()
         while time.time() < began + down + 900:
+            if kill and time.time() > began + down / 2:
+                self.kill()
+                kill = False
             read = [self.client.read_flow_run(run_id) for run_id in ids]
             states = Counter(run.state.name for run in read)
-            held.append((time.time() - began, processes_of(self.worker), states["Running"]))
+            held.append((time.time() - began, processes_of(self.worker.pid), states["Running"]))
             if sum(states[end] for end in ("Completed", "Failed", "Crashed")) == runs:
                 break
             time.sleep(1.0)
         ended = max(run.state.timestamp.timestamp() for run in read)
         quiet = [(processes, slots) for at, processes, slots in held if down / 2 <= at < down]
+        back = max(shop.back_at, began)
+        probe = min((at for at in shop.asked if at >= back), default=ended)
         return {
             "states": dict(states),
-            "seconds after its return": round(ended - max(shop.back_at, began), 1),
+            "seconds after its return": round(ended - back, 1),
+            "seconds after the first request that it answered": round(ended - probe, 1),
             "processes held, mean of the second half": _mean([processes for processes, _ in quiet]),
             "slots held, mean of the second half": _mean([slots for _, slots in quiet]),
             "processes held, most of the second half": max((processes for processes, _ in quiet), default=0),
@@ -203,12 +220,13 @@ def main() -> None:
     parser.add_argument("--down", type=float, default=120.0)
     parser.add_argument("--open-for", default="30s")
     parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--kill", action="store_true")
     asked = parser.parse_args()
-    report = measure(asked.runs, asked.down, "plain" if asked.plain else "shop", asked.open_for)
+    report = measure(asked.runs, asked.down, "plain" if asked.plain else "shop", asked.open_for, asked.kill)
     for wave in ("usual", "outage"):
         print(wave)
         for name, value in report[wave].items():
-            print(f"  {name:45} {value}")
+            print(f"  {name:50} {value}")
     print(report["folder"])
 
 

@@ -41,7 +41,7 @@ def shared_server(folder: Path, session: int) -> str:
 def start_server(folder: Path, session: int) -> str:
     """The URL of a new API with a database in this folder, which answers."""
     database = folder / "prefect.db"
-    if NEW_DATABASE.exists():
+    if NEW_DATABASE.exists() and not database.exists():  # else it is started again
         shutil.copyfile(NEW_DATABASE, database)
     settings = {
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{database}",
@@ -148,7 +148,9 @@ def main(folder: Path, session: int) -> None:
             time.sleep(1)
 
     threading.Thread(target=end_with_the_session, daemon=True).start()
-    listener = socket.create_server(("127.0.0.1", 0))
+    before = folder / "url"  # of a server that is started again
+    port = int(before.read_text().rpartition(":")[2].partition("/")[0]) if before.exists() else 0
+    listener = socket.create_server(("127.0.0.1", port))
     (folder / "listening").write_text(f"http://127.0.0.1:{listener.getsockname()[1]}/api")
     config = uvicorn.Config(create_app, factory=True, log_level="error", lifespan="on")
     uvicorn.Server(config).run(sockets=[listener])

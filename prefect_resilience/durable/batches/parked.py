@@ -10,7 +10,7 @@ Times are seconds since the epoch.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel
 
@@ -53,11 +53,6 @@ class ParkedRun(BaseModel, frozen=True):
 def key_of(flow_run_id: str) -> str:
     """The key of a run's document."""
     return f"{PREFIX}{flow_run_id}"
-
-
-def run_of(document: Any) -> ParkedRun | None:
-    """The run of a document."""
-    return None if document is None else ParkedRun.model_validate(document)
 
 
 def message_of(run: ParkedRun) -> str:

@@ -46,6 +46,7 @@ COMMANDS = (
         "Kill a flow at every point, and count its side effects.",
     ),
     ("report", "fleet:report_command", "Show retries, failures, fallbacks and recoveries in a period."),
+    ("runs", "parked_runs:app", "Show the flow runs that run or are parked, and wake parked ones."),
     ("tune", "tune:tune_command", "Say which numbers of the tasks' policies to change."),
     ("what-if", "tune:what_if_command", "Replay a period with other options of one task."),
 )

@@ -28,7 +28,7 @@ from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits.breaker import get_circuits
 from prefect_resilience.operations import batch_rows, fleet_circuits, letter_rows
-from prefect_resilience.operations.cli import limits
+from prefect_resilience.operations.cli import limits, parked_runs
 from prefect_resilience.operations.cli.options import store_url
 
 Parts = dict[str, dict[str, Any]]
@@ -84,6 +84,9 @@ class Desk:
 
     def read_limits(self) -> Parts:
         return {"limits": limits.page_rows(limits.read_limits(self.circuits))}
+
+    def read_parked(self) -> Parts:
+        return {"parked": parked_runs.page_rows(self.store)}
 
     # -- orders
 
@@ -181,6 +184,7 @@ class Hub:
             "batches": (desk.read_batches, 5.0),
             "error budgets": (desk.read_budgets, 5.0),
             "limits": (desk.read_limits, 2.0),
+            "parked runs": (desk.read_parked, 5.0),
         }
         # Later than those of an earlier start, so that its pages get every row.
         self.first: int = time.time_ns() // 1_000_000

@@ -83,7 +83,7 @@ def report(since: When = None, until: When = None) -> FleetReport:
         until=period.until,
         task_runs=total,
         tasks=tally.tasks(),
-        flow_runs=flow_runs,
+        flow_runs=flow_runs.model_copy(update={"parked": events.parked if events else None}),
         failed_attempts=events.codes.total() if events else None,
         errors=figures.errors_of(events.codes, total.attempts) if events else None,
         categories=dict(events.categories.most_common()) if events else None,
@@ -132,6 +132,7 @@ class EventFigures:
         self.rejected: Counter[str] = _by_name(api, _about(period, REFUSED))
         self.openings: Counter[str] = _by_name(api, _about(period, OPENED))
         self.in_doubt: int = _by_name(api, _about(period, "effect.in-doubt")).total()
+        self.parked: int = _by_name(api, _about(period, "run.parked")).total()
 
 
 def _by_name(api: Api, about: Filter) -> Counter[str]:

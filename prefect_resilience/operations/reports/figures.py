@@ -86,7 +86,7 @@ class FlowFigures(_Figures):
     reported twice counts once. recovered: flow runs that completed in the period after a failure or a
     crash; None: unknown. seconds_in_error: how long flow runs were failed or crashed in the period, until
     they ran again or until its end. recovery_time: the median of the seconds from the first failure or crash
-    of a run to its completion.
+    of a run to its completion. parked: how often a run parked for a long wait.
     """
 
     runs: int = 0
@@ -99,6 +99,7 @@ class FlowFigures(_Figures):
     recovered: int | None = None
     seconds_in_error: float | None = None
     recovery_time: float | None = None
+    parked: int | None = 0
 
 
 class ErrorFigures(_Figures):

@@ -1,8 +1,8 @@
 """Artifacts: those of a run, and "circuits", a table of the fleet's circuits.
 
 The process that changed a circuit inside a run writes the table in a thread: at most every EVERY seconds, and
-at the end of the process if a change is left. Errors are ignored. The flow `show_circuits` writes it too, on
-a schedule or by hand.
+at the end of the process if a change is left. Parked runs that wait for a closed circuit follow then. Errors
+are ignored. The flow `show_circuits` writes the table too, on a schedule or by hand.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience.base.process import at_exit, per_process, start_thread
 from prefect_resilience.base.text import plural, utc_text
+from prefect_resilience.durable.batches.edge.parking import follow
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.guards.circuits.breaker import get_circuits
@@ -184,11 +185,11 @@ class CircuitsTableWriter:
             # This table may miss any change from here on.
             self._waiting = False
             self._next_at = monotonic() + EVERY
-        try:
-            if PREFECT_API_URL.value() or not self._leaving.is_set():
-                _create()
-        except Exception as error:  # noqa: BLE001 - any error of the API or the store
-            logger.debug("the circuits table could not be written: %r", error)
+        for work in (_create, follow) if PREFECT_API_URL.value() or not self._leaving.is_set() else ():
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - any error of the API or the store
+                logger.debug("after a change of a circuit, %s failed: %r", work.__name__, error)
 
 
 def _create() -> None:

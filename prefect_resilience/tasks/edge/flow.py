@@ -53,7 +53,7 @@ from prefect_resilience.tasks.edge.flow_options import (
 )
 from prefect_resilience.tasks.edge.interruptions import deadline_of_run, in_time
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
-from prefect_resilience.tasks.edge.long_waits import Parking, begin_parking, begun, parking_around
+from prefect_resilience.tasks.edge.long_waits import Parking, begin_parking, current_parking, parking_around
 from prefect_resilience.tasks.edge.questions import bound_like, class_of_copy
 from prefect_resilience.telemetry import notes
 
@@ -289,7 +289,7 @@ def _enter(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> S
     if named is not None or guard.ending.policy is not None:
         yield Blocking(mark_run, (run, named, guard.ending.policy))
     parking = None
-    if guard.parking is not None or begun:
+    if guard.parking is not None or current_parking.get() is not None:
         parking = yield Blocking(begin_parking, (guard.parking, context, guard.fn))
     limit = deadline_of_run(guard, run)
     if parking is not None and limit is not None:  # a wait that would pass the deadline is not begun

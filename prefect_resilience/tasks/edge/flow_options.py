@@ -123,15 +123,11 @@ def _parking(value: Any) -> Retry | None:
     policy = Retry(**cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
     if policy is None:
         return None
-    if not isinstance(policy, Retry) or policy.park_after is None:
+    parks = isinstance(policy, Retry) and policy.park_after is not None
+    if not parks or policy.model_fields_set - {"park_after", "max_parked"}:
         raise ConfigurationError(
-            f'retry={value!r} of a flow: write Retry(park_after="2m"), which parks runs with longer waits; '
-            "retries= repeats a flow that failed"
-        )
-    if unused := policy.model_fields_set - {"park_after", "max_parked"}:
-        raise ConfigurationError(
-            f"the retry of a flow has only park_after and max_parked: write {min(unused)!r} in the retry "
-            "of its tasks"
+            f"retry={value!r} of a flow: write Retry(park_after=, max_parked=), which parks runs with longer "
+            "waits. Other options are for its tasks, and retries= repeats a flow that failed"
         )
     return policy
 

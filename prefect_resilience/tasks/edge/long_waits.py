@@ -28,6 +28,7 @@ from prefect.tasks import Task
 
 from prefect_resilience.base.process import setting
 from prefect_resilience.base.text import utc_text
+from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.parked import LEAD, PARKED, ParkedRun, message_of
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.context import ErrorContext, attached_context
@@ -79,7 +80,8 @@ class Opening(NamedTuple):
 
 @dataclass(eq=False)
 class Parking:
-    """The long waits in one pass of a flow run. `latest`: the run waits until then at most."""
+    """The long waits in one pass of a flow run. `latest`: the run waits until then at most. `outer`: those of
+    the flow around a subflow."""
 
     policy: Retry
     latest: float
@@ -110,10 +112,7 @@ class Parking:
         by_service = context.category is not ErrorCategory.CIRCUIT_OPEN and context.retry_after is not None
         circuit = None if opening is None else opening.circuit
         wait = LongWait(time.time() + seconds, f"{name}: {context.summary()}", circuit, by_service)
-        parking: Parking | None = self
-        while parking is not None:
-            parking.waits.append(wait)
-            parking = parking.outer
+        self.waits.append(wait)
         return wait
 
     def note_failure(self, name: str, error: Exception) -> None:
@@ -125,8 +124,6 @@ class Parking:
 
 current_parking: ContextVar[Parking | None] = ContextVar("prefect_resilience_parking", default=None)
 """The long waits of the flow run around this code."""
-begun: list[Parking] = []
-"""Those of this process: without any, a call need not look for its own."""
 
 
 def opening_of(circuit: CircuitBreaker) -> Opening | None:
@@ -175,8 +172,8 @@ def begin_parking(policy: Retry | None, context: FlowRunContext, fn: Callable[..
         if earlier is not None and earlier.is_open:
             parking.begin_pass(earlier)
             log.info("Goes on after it was parked at %s: %s", utc_text(earlier.at), earlier.why)
-    except StoreUnavailable as failure:
-        log.warning("Whether this run was parked is unknown: %s", failure)
+    except (StoreUnavailable, ApiUnavailable) as failure:
+        log.warning("Whether this run, and those behind it, were parked is unknown: %s", failure)
     since = time.time() if earlier is None else earlier.since
     return Parking(policy, since + policy.max_parked, earlier)
 
@@ -209,7 +206,6 @@ def parking_around(parking: Parking | None, context: FlowRunContext) -> Generato
     run = context.flow_run
     assert run is not None
     with setting(current_parking, parking):
-        begun.append(parking)
         try:
             yield
         except BaseException as error:
@@ -217,12 +213,11 @@ def parking_around(parking: Parking | None, context: FlowRunContext) -> Generato
                 parking.note_failure(run.name, error)
             if not parking.waits or not _ends_the_function(error):
                 raise
-        finally:
-            begun.remove(parking)
     if not parking.waits:
         return
     wait_for_submitted(context)
     if parking.outer is not None:
+        parking.outer.waits += parking.waits
         raise RunParks("its flow run parks")
     send_totals(ended=run.id)
     raise RunParks(state=_park(parking, context))
@@ -238,7 +233,6 @@ def _ends_the_function(error: BaseException) -> bool:
 
 def _park(parking: Parking, context: FlowRunContext) -> State[Any] | None:
     """Set the run to Parked; None if the API rejected that, as for a cancelled run."""
-    from prefect_resilience.durable.batches.decisions import ApiUnavailable
     from prefect_resilience.durable.batches.edge import parking as parked_runs
 
     run, earlier = context.flow_run, parking.earlier
@@ -252,15 +246,17 @@ def _park(parking: Parking, context: FlowRunContext) -> State[Any] | None:
         name=run.name,
         flow=context.flow.name if context.flow is not None else "",
         why=longest.why,
-        until=max(longest.until, now + LEAD),
+        until=longest.until,
         at=now,
         since=now if earlier is None else earlier.since,
         parks=parking.parks + 1,
         circuit=longest.circuit,
         not_before=max((wait.until for wait in parking.waits if wait.by_service), default=None),
     )
-    with suppress(StoreUnavailable):
-        parked = parked_runs.behind_others(parked)
+    with suppress(StoreUnavailable, ApiUnavailable):
+        parked = parked_runs.take_turn(parked)
+    until = max(min(parked.until, parking.latest), now + LEAD)
+    parked = parked.model_copy(update={"until": until})
     _keep(parked, log)
     while True:
         try:

@@ -94,6 +94,8 @@ class TaskSurroundings(ReportingRun):
     task_run: TaskRun
     carried: Carried | None = None
     may_go_on: bool = False
+    parking: long_waits.Parking | None = None
+    """The long waits of the flow run around the call; None if it does not park."""
     wait: long_waits.LongWait | None = None
     """The wait for which the flow run parks."""
     emit: ClassVar[staticmethod[..., None]] = staticmethod(emit)
@@ -154,7 +156,7 @@ class TaskSurroundings(ReportingRun):
             return False
 
     def parks(self, context: ErrorContext, verdict: Verdict) -> Steps[bool]:
-        if self.task.isgenerator:  # it has given chunks away
+        if self.parking is None or self.task.isgenerator:  # a generator has given chunks away
             return False
         opening, circuit = None, self.guard.circuit
         if circuit is not None and context.retryable and not verdict.retry:
@@ -260,8 +262,7 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
     keep_secrets_out_of_logs()
     run = TaskSurroundings(guard, context, context.task, context.task_run)
     run.outer_deadline = getattr(run.task, "outer_deadline", None)
-    if long_waits.begun:
-        run.parking = long_waits.current_parking.get()
+    run.parking = long_waits.current_parking.get()
     sent = options_sent.get(id(guard))
     if guard.policy is None and (sent is None or sent[0] is not guard or sent[1] < time.monotonic()):
         tell_options(guard, run.task)

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from prefect_resilience.base.text import code_cell, lasting, plural
+from prefect_resilience.durable.batches.parked import PARKED
 from prefect_resilience.durable.batches.run_passes import Start
 from prefect_resilience.durable.batches.strategies import RESTARTS, RecoveryHint
 from prefect_resilience.errors.secrets.redact import redact
@@ -40,7 +41,6 @@ SILENT = 2.0
 STARTED = {
     "automation": "an automation",
     "flow retry": "Prefect's own retry of the flow",
-    "parked": "the end of its wait",
     "retry button": "the Retry button of Prefect's UI",
     "retry command": "the command prefect flow-run retry",
     "worker": "its worker, which rescheduled it for another process",
@@ -96,11 +96,12 @@ def commands(hint: RecoveryHint, batch_id: str, *, deployed: bool) -> tuple[tupl
 
 def headline(story: Story) -> str:
     """One sentence: the outcomes of the task runs of the last pass, and the dead letters of the run."""
-    facts, end, passes = story.last, story.passes[-1].run_pass, len(story.passes)
+    facts, end, passes = story.last, story.passes[-1].run_pass, _number_of(story.passes)
     how = f" in pass {passes}" if passes > 1 else ""
     if end.ended is not None:
-        took = lasting(end.ended - story.passes[0].run_pass.began)
+        took = lasting(end.ended - story.passes[0].run_pass.began - story.seconds_parked)
         how += f", {took} after it first began" if passes > 1 else f" after {took}"
+    how += f", without {lasting(story.seconds_parked)} parked" if story.seconds_parked else ""
     outcomes, counts = facts.outcomes, facts.counts
     replaced = max(sum(facts.states[name] for name in REPLACED), counts["fallback.used"])
     parts = [
@@ -167,20 +168,31 @@ def _passes(story: Story) -> list[str]:
     """The last passes of several as a table, and for each what started it and how it ended."""
     if len(story.passes) == 1:
         return []
-    parts = story.passes[-MOST_ROWS:]
-    lines = table("Passes", PASS_COLUMNS, [pass_row(part) for part in parts], len(story.passes))
-    for part in parts:
+    numbered = [(part, _number_of(story.passes[:place])) for place, part in enumerate(story.passes, 1)]
+    rows = [pass_row(part, number) for part, number in numbered[-MOST_ROWS:]]
+    lines = table("Passes", PASS_COLUMNS, rows, len(story.passes))
+    for part, number in numbered[-MOST_ROWS:]:
         start, end = describe_start(part.run_pass.start), describe_end(part)
-        words = f"started by {bounded(start, LONGEST_CELL)}; ended: {bounded(end, LONGEST_CELL)}"
-        lines.append(f"- Pass {part.run_pass.number}: {text(words)}")
+        words = f"{bounded(start, LONGEST_CELL)}; ended: {bounded(end, LONGEST_CELL)}"
+        if part.run_pass.start.cause == "parked":
+            since = story.passes[part.run_pass.number - 2].ended
+            words = f"parked {clock(since)} to {clock(part.run_pass.began)} UTC, {words}"
+        else:
+            words = f"started by {words}"
+        lines.append(f"- Pass {number}: {text(words)}")
     return [*lines, ""]
 
 
-def pass_row(part: PassSeen) -> tuple[str, ...]:
-    """A pass as a row of the table."""
+def _number_of(passes: Sequence[PassSeen]) -> int:
+    """The number of the last pass. A pass goes on after it was parked."""
+    return sum(part.run_pass.start.cause != "parked" for part in passes)
+
+
+def pass_row(part: PassSeen, number: int) -> tuple[str, ...]:
+    """A pass, or a part of it between two parkings, as a row of the table."""
     run_pass, facts = part.run_pass, part.facts
     return (
-        str(run_pass.number),
+        str(number),
         f"{clock(run_pass.began)} UTC",
         lasting(part.ended - run_pass.began) if run_pass.over else "",
         f"{facts.total:,}",
@@ -191,6 +203,8 @@ def pass_row(part: PassSeen) -> tuple[str, ...]:
 
 def describe_start(start: Start) -> str:
     """The cause of a pass, with the person and the reason, if known."""
+    if start.cause == "parked":
+        return " ".join(start.why.split())
     cause = STARTED.get(start.cause, f"a {start.cause}")
     if start.cause == "recovery" and start.who:
         cause = f"a recovery by {start.who}"
@@ -206,6 +220,8 @@ def describe_end(part: PassSeen) -> str:
         return f"unknown: its end was not reported, {sign}" if run_pass.over else "still running"
     if run_pass.crashed and run_pass.end_type != "CRASHED":
         return f"its process died without a report ({sign})"  # the message is that of the recovery
+    if run_pass.end == PARKED:
+        return PARKED  # the next part has the message
     message = " ".join(run_pass.message.split())
     end = f"{run_pass.end}: {message}" if message else run_pass.end
     is_late = run_pass.ended - part.ended >= SILENT

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from math import inf
 from typing import Any
 
@@ -75,6 +75,13 @@ class Story:
         """The events of all passes, the first one first."""
         events = [event for part in self.passes for event in part.facts.events]
         return sorted(events, key=lambda event: event.at)
+
+    @property
+    def seconds_parked(self) -> float:
+        """How long the run was parked between its passes."""
+        parts = [part.run_pass for part in self.passes]
+        gaps = [after.began - before.began - (before.seconds or 0.0) for before, after in pairwise(parts)]
+        return sum(gap for gap, after in zip(gaps, parts[1:], strict=True) if after.start.cause == "parked")
 
     @property
     def remarkable(self) -> bool:

@@ -110,6 +110,8 @@ WRONG: list[tuple[str, str]] = [
     ("doctor lookin.py", "did you mean 'looking.py'?"),
     ("install --notification-block slack-webhok/nobody", "There is no block 'slack-webhok/nobody'"),
     ("adopt nowhere.py", "There is no nowhere.py"),
+    ("runs wake tidy-newt", "No parked flow run 'tidy-newt'"),
+    ("runs wake --circuit shop", "No flow run waits for the circuit 'shop'"),
     ("circuts list", 'Did you mean "circuits"?'),
     ("batches lst", 'Did you mean "list"?'),
     ("batches list --al", "--all"),
@@ -117,7 +119,7 @@ WRONG: list[tuple[str, str]] = [
 
 # What takes the name of nothing that has to be there: times, files to be written, what there is as a whole.
 NAMELESS = {"batches list", "batches prune", "circuits watch", "dashboard", "dead-letters purge"}
-NAMELESS |= {"limits list", "plan schema", "report"}
+NAMELESS |= {"limits list", "plan schema", "report", "runs list", "runs parked"}
 # Their --task is tried on recorded runs, in tests/operations/tuning/test_ways_in.py.
 NAMELESS |= {"rehearse", "tune", "what-if"}
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 from prefect import flow, task
 
 from prefect_resilience import CircuitBreaker, Effect, Fallback, Retry, classify, on, resilient_task
+from prefect_resilience.telemetry.edge.events import emit
 
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
 QUICK = Retry(attempts=3, backoff={"kind": "none"}, retry_on=(ConnectionError,))
@@ -68,6 +69,7 @@ def play(number: int, *, named: bool = True) -> Day:
             act()
         _circuit(day)
         _rejected_at_first(day)
+        emit("run.parked", "run", "a run", {"flow": "scripted-day"})
 
     scripted_day()
     return day

@@ -57,7 +57,7 @@ def check(made: FleetReport, day: Day) -> None:
     assert 0 < circuits[day.circuit].seconds_open < 600
     nothing_bad = {"crashes": 0, "failures": 0, "recovered": 0, "seconds_in_error": 0, "recovery_time": None}
     assert made.flow_runs.model_dump() == {
-        **{"runs": 1, "completed": 1, "failed": 0, "crashed": 0, "cancelled": 0},
+        **{"runs": 1, "completed": 1, "failed": 0, "crashed": 0, "cancelled": 0, "parked": 1},
         **nothing_bad,
     }
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from prefect import flow, task
@@ -17,7 +18,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import OrchestrationResult, SetStateStatus, StateRejectDetails
 from prefect.exceptions import Pause
 from prefect.flow_engine import run_flow
-from prefect.states import Cancelled, Cancelling, Completed, Crashed, Pending
+from prefect.states import Cancelled, Cancelling, Completed, Crashed, Pending, Running
 from prefect.task_runners import ProcessPoolTaskRunner
 
 from prefect_resilience import (
@@ -34,11 +35,15 @@ from prefect_resilience import (
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge import parking as parked_runs
 from prefect_resilience.durable.batches.edge.parking import (
-    behind_others,
+    TURN,
+    follow,
     keep,
+    list_parked,
     mend_parked,
     park,
     read_parked,
+    take_turn,
+    wake,
 )
 from prefect_resilience.durable.batches.parked import ParkedRun
 from prefect_resilience.errors.classify.classify import classify
@@ -275,10 +280,7 @@ def test_where_a_run_cannot_park_it_does_not_begin(client):
     [
         ({"retry": Retry(3)}, "of a flow: write Retry"),
         ({"retry": 3}, "of a flow: write Retry"),
-        (
-            {"retry": Retry(5, park_after=60)},
-            "the retry of a flow has only park_after and max_parked: write 'att",
-        ),
+        ({"retry": Retry(5, park_after=60)}, "Other options are for its tasks"),
     ],
 )
 def test_options_that_a_flow_does_not_have(options, problem):
@@ -319,26 +321,149 @@ LONG, SHORT, LOST = Busy("busy"), ConnectionError("reset"), PermissionError("no"
 )
 def test_which_waits_park(error, verdict, waits):
     now = time.time()
-    outer = Parking(PARK, now + 2 * HOUR)
-    wait = Parking(PARK, now + 2 * HOUR, outer=outer).wait_of("ask", context_of(error), verdict)
+    wait = Parking(PARK, now + 2 * HOUR).wait_of("ask", context_of(error), verdict)
     assert (None if wait is None else round(wait.until - now, 1)) == waits
-    assert outer.waits == ([] if wait is None else [wait])
     assert wait is None or wait.by_service is (error is LONG)
 
 
-def test_runs_that_wait_for_one_circuit_go_on_one_after_the_other():
-    def parked(number: int, **more: Any) -> ParkedRun:
-        facts = {"flow_run_id": str(number), "name": "n", "flow": "f", "why": "w", "at": 0.0, "since": 0.0}
-        return ParkedRun.model_validate({**facts, "circuit": "shop", "until": 1_000.0 + number / 100, **more})
+class Line:
+    """Runs that wait for the circuit "line": `until`, `since` are seconds from `now`."""
 
-    assert behind_others(parked(0, circuit=None)).until == 1_000.0
-    keep(parked(7, circuit="bank"))
-    keep(parked(8, until=900.0))
-    keep(parked(9, state="running"))
-    for number in range(3):
-        run = behind_others(parked(number))
-        assert run.until == 1_000.0 + number / 100 + 2 * number
-        keep(run)
+    def __init__(self, client: SyncPrefectClient) -> None:
+        self.client, self.now, self.flow = client, time.time(), flow(lambda: None, name="in line")
+        self.circuit = CircuitBreaker("line", failure_threshold=1, open_for=600, success_threshold=1)
+        self.names = dict[str, str]()
+
+    def put(self, name: str, until: float, since: float = 0.0, **more: Any) -> ParkedRun:
+        run = created(self.client, self.flow)
+        facts = {"flow_run_id": str(run.id), "name": name, "flow": "in line", "why": "open", "parks": 1}
+        times = {"until": self.now + until, "at": self.now - 60, "since": self.now + since}
+        parked = ParkedRun.model_validate({**facts, **times, "circuit": "line", "state": "parked", **more})
+        self.client.set_flow_run_state(run.id, Running(), force=True)
+        keep(parked)
+        assert park(parked)
+        return parked
+
+    def shown(self) -> dict[str, int]:
+        """When each goes on, as the store and the API say it."""
+        rows = {run: round(run.until - self.now) for run in list_parked() if run.flow == "in line"}
+        for run, until in rows.items():
+            at = self.client.read_flow_run(UUID(run.flow_run_id)).state.state_details.scheduled_time
+            assert at is None or round(at.timestamp() - self.now) == until
+        return {run.name: until for run, until in rows.items()}
+
+
+@pytest.fixture
+def line(client: Any) -> Any:
+    made = Line(client)
+    yield made
+    for run in list_parked():
+        client.set_flow_run_state(UUID(run.flow_run_id), Cancelled())
+        keep(run.model_copy(update={"state": "running"}))
+
+
+@pytest.mark.api
+def test_one_run_probes_and_the_others_of_its_circuit_wait(line):
+    assert take_turn(line.put("alone", 100, circuit=None)).until == line.now + 100
+    first = line.put("probe", 100)
+    keep(first.model_copy(update={"state": "running"}))
+    assert take_turn(first) == first, "the first goes on when the opening ends"
+    keep(first)
+    second = take_turn(first.model_copy(update={"flow_run_id": "second", "until": line.now + 101}))
+    assert round(second.until - line.now) == 101 + TURN
+    line.put("next", 130)
+    line.put("soon", 10)
+
+    # The probe opened the circuit again: it is the next probe, too, and the others go on later.
+    keep(first.model_copy(update={"state": "running"}))
+    again = take_turn(first.model_copy(update={"until": line.now + 300}))
+    assert (round(again.until - line.now), line.shown()) == (300, {"alone": 100, "soon": 10, "next": 330})
+
+
+@pytest.mark.api
+def test_runs_follow_when_their_circuit_has_closed(line):
+    line.circuit.force_open("maintenance")
+    line.put("first", 600)
+    line.put("third", 700, since=10)
+    line.put("second", 660, since=1)
+    line.put("asked", 800, since=11, not_before=line.now + 500)
+    line.put("late", 900, since=1_000)
+    line.put("turn", 20, since=12)
+    line.put("bank", 900, circuit="bank")
+    assert follow() == 0
+    line.circuit.force_closed()
+    assert follow() == 5
+    first = line.shown()["first"]
+    assert line.shown() == {
+        **{"first": first, "second": first + 2, "third": first + 11, "turn": 20},
+        **{"late": 50, "asked": 500, "bank": 900},
+    }
+    assert 2 <= first < 30
+    assert follow() == 0, "each only once"
+
+
+@pytest.mark.api
+def test_a_person_wakes_a_run_but_not_before_its_service_is_back(line):
+    run = line.put("asked", 600, not_before=line.now + 500)
+    assert wake(run, "ada").startswith("the service asked for no call before 20")
+    keep(free := run.model_copy(update={"not_before": None}))
+    woken = wake(free, "ada", after=20)
+    assert (woken.state, round(woken.until - line.now) < 60) == ("parked", True)
+    state = line.client.read_flow_run(UUID(run.flow_run_id)).state
+    assert (state.name, state.message.startswith("Woken by ada. Parked until 20")) == ("Parked", True)
+    assert wake(free, "ada") == "another process wakes it"
+    keep(soon := free.model_copy(update={"until": time.time() + 5}))
+    assert wake(soon, "ada").startswith("it goes on at 20")
+    line.client.set_flow_run_state(UUID(run.flow_run_id), Cancelled())
+    assert wake(free, "ada") == "it is Cancelled, not Parked"
+    gone = free.model_copy(update={"flow_run_id": str(UUID(int=1))})
+    assert wake(gone, "ada") == "it is gone, not Parked"
+
+
+@pytest.mark.api
+@pytest.mark.parametrize("button", ["cancel", "retry", "cancel and retry"])
+def test_the_buttons_of_the_ui_work_on_a_parked_run(client, button):
+    """By the states that the pages of Prefect's UI set."""
+    service, sent = Away(), list[str]()
+
+    @resilient_task(effect=Effect(key="send"))
+    def send() -> None:
+        sent.append("once")
+
+    @resilient_task(retry=None)
+    def ask() -> str:
+        return service("answer")
+
+    @resilient_flow(retry=PARK, name="buttons")
+    def buttons() -> str:
+        send()
+        return ask()
+
+    def press(kind: str, name: str) -> None:
+        state = {"type": kind, "name": name, "message": f"{name} from the UI"}
+        body = {"state": state, "force": kind == "SCHEDULED"}
+        client.request(
+            "POST", "/flow_runs/{id}/set_state", path_params={"id": run.id}, json=body
+        ).raise_for_status()
+
+    run = created(client, buttons)
+    assert run_pass(client, buttons, run) is None
+    service.is_away = False
+    if "cancel" in button:
+        press("CANCELLING", "Cancelling")
+        assert client.read_flow_run(run.id).state.name == "Cancelled", "at once: there is no process to end"
+        assert [*mend_parked()] == []
+        assert not read_parked(str(run.id)).is_open
+    if "retry" in button:
+        press("SCHEDULED", "AwaitingRetry")
+        assert [*mend_parked()] == []
+        due = client.request(
+            "POST", "/deployments/get_scheduled_flow_runs", json={"deployment_ids": [str(run.deployment_id)]}
+        )
+        assert [found["id"] for found in due.json()] == [str(run.id)], "a worker takes it"
+        assert run_pass(client, buttons, run) == "answer"
+        assert client.read_flow_run(run.id).state.name == "Completed"
+    assert (sent, len(service.calls)) == (["once"], 1 + ("retry" in button))
 
 
 def test_a_task_has_decided_about_its_own_error():
@@ -385,7 +510,7 @@ def test_what_ends_the_function_before_it_parks(error, raised):
     context: Any = SimpleNamespace(flow_run=SimpleNamespace(name="run"), task_runner=None)
     outer = Parking(PARK, time.time() + 2 * HOUR)
     inner = Parking(PARK, outer.latest, outer=outer)
-    inner.wait_of("ask", context_of(LONG), None)
+    wait = inner.wait_of("ask", context_of(LONG), None)
 
     def function() -> None:
         with long_waits.parking_around(inner, context):
@@ -394,6 +519,7 @@ def test_what_ends_the_function_before_it_parks(error, raised):
 
     with pytest.raises(raised):
         function()
+    assert outer.waits[:1] == ([wait] if raised is RunParks else [])
 
 
 @pytest.mark.api
@@ -401,7 +527,7 @@ def test_without_a_store_a_run_parks_too(monkeypatch, caplog):
     def away(*_: Any) -> None:
         raise StoreUnavailable("the store is away")
 
-    for name in ("keep", "read_parked", "behind_others"):
+    for name in ("keep", "read_parked", "take_turn"):
         monkeypatch.setattr(parked_runs, name, away)
     run = SimpleNamespace(name="run", id="id", deployment_id="d", run_count=2, parent_task_run_id="p")
     context: Any = SimpleNamespace(flow_run=run, task_runner=flow(lambda: None).task_runner, flow=None)

@@ -203,6 +203,40 @@ def test_the_list_of_calls_begins_with_those_that_did_not_end():
     assert [one.name for one in list_calls(etl())][:1] == ["page 2"]
 
 
+def test_the_time_for_which_a_run_was_parked_is_no_pass_and_not_counted():
+    parked = RunState("SCHEDULED", "Parked", AT + 20, "Parked until 12:00: ask: 503 unavailable")
+    woken = replace(
+        parked, at=AT + 3_000, message="Its circuit closed. Parked until 11:00: ask: 503 unavailable"
+    )
+    again = replace(parked, at=AT + 3_660)
+    states = [state("Running", 10), parked, woken, state("Running", 3_620), again]
+    states += [
+        state("Running", 7_260),
+        state("Failed", 7_300),
+        RunState("SCHEDULED", "AwaitingRetry", AT + 7_310),
+    ]
+    states += [state("Running", 7_320), state("Completed", 7_330)]
+    kept = told("night", [PassSeen(part, PassFacts()) for part in passes_of(states)])
+    assert kept.seconds_parked == 7_200
+    assert headline(kept).startswith(
+        "The run of `night` ended **Completed** in pass 2, 2 min after it first began, without 2 h parked:"
+    )
+    assert [row[:3] for row in cells(markdown(kept), "Passes")] == [
+        ["1", "08:00:10 UTC", "10 s"],
+        ["1", "09:00:20 UTC", "40 s"],
+        ["1", "10:01:00 UTC", "40 s"],
+        ["2", "10:02:00 UTC", "10 s"],
+    ]
+    first, second, third, fourth = sentences(markdown(kept))
+    assert first.endswith("; ended: Parked")
+    assert second == (
+        "Pass 1: parked 08:00:20 to 09:00:20 UTC, "
+        "Its circuit closed. Parked until 11:00: ask: 503 unavailable; ended: Parked"
+    )
+    assert third.startswith("Pass 1: parked 09:01:00 to 10:01:00 UTC, Parked until 12:00: ")
+    assert fourth.startswith("Pass 2: started by ")
+
+
 def test_the_picture_has_the_last_pass():
     shown = texts(picture(markdown(etl())))
     assert shown.index("page 4") < shown.index("page 5")

@@ -22,7 +22,7 @@ from prefect.types._datetime import parse_datetime
 
 from prefect_resilience.base.drive import answers
 from prefect_resilience.base.text import utc_text
-from prefect_resilience.durable.batches.decisions import BatchRun
+from prefect_resilience.durable.batches.decisions import ApiUnavailable, BatchRun
 from prefect_resilience.durable.batches.edge.flow_runs import (
     OVERDUE,
     events_since,
@@ -30,7 +30,7 @@ from prefect_resilience.durable.batches.edge.flow_runs import (
     retry_at,
     stranded_runs,
 )
-from prefect_resilience.durable.batches.edge.marks import PAGE, pages
+from prefect_resilience.durable.batches.edge.marks import PAGE, asking, pages
 from prefect_resilience.durable.batches.edge.tags import states_of
 from prefect_resilience.durable.batches.run_passes import (
     FINAL_TYPES,
@@ -216,11 +216,13 @@ def silent_runs(client: SyncPrefectClient, silent_for: timedelta | None = None) 
     Default: those that missed three heartbeats, each by its own interval. Runs that never sent one are left
     out: heartbeats may be switched off. Raises errors of the API.
     """
-    running = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING"]}}})
-    sort = FlowRunSort.START_TIME_ASC
-    runs = [*pages(partial(client.read_flow_runs, flow_run_filter=running, sort=sort))]
-    some = (runs[start : start + PAGE] for start in range(0, len(runs), PAGE))
-    silent = [silent_run for part in some for silent_run in _silent_of(client, part, silent_for)]
+    now = time.time()
+    silent = [
+        SilentRun(run.id, run.name, beats.last)
+        for run, beats in running_runs(client)
+        if beats is not None
+        and beats.last < now - (beats.silence if silent_for is None else silent_for.total_seconds())
+    ]
     stranded = stranded_runs(client, silent_for or OVERDUE)
     return silent + [SilentRun(run.id, run.name, retry_at(run).timestamp(), True) for run in stranded]
 
@@ -237,24 +239,37 @@ def crash_silent(silent_for: timedelta | None = None, *, dry_run: bool = False) 
         return silent if dry_run else [silent_run for silent_run in silent if _crash(client, silent_run)]
 
 
-def _silent_of(
-    client: SyncPrefectClient, runs: list[FlowRun], silent_for: timedelta | None
-) -> list[SilentRun]:
-    now = time.time()
-    before = datetime.fromtimestamp(now, UTC) - (silent_for or timedelta())
-    since = {run.id: run.state.timestamp for run in runs if run.state and run.state.timestamp < before}
-    if not since:
-        return []
-    beats = _heartbeats(client, since)
-    return [
-        SilentRun(run.id, run.name, sent.last)
-        for run in runs
-        if (sent := beats.get(run.id)) is not None
-        # An older heartbeat belongs to an earlier pass; the process of this pass may send none.
-        and since[run.id].timestamp() - SKEW
-        < sent.last
-        < now - (sent.silence if silent_for is None else silent_for.total_seconds())
-    ]
+def running_runs(client: SyncPrefectClient) -> Iterator[tuple[FlowRun, Heartbeats | None]]:
+    """The running flow runs, the oldest first, with the heartbeats of their passes, for those that sent any.
+
+    Raises errors of the API.
+    """
+    running = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING"]}}})
+    sort = FlowRunSort.START_TIME_ASC
+    runs = [*pages(partial(client.read_flow_runs, flow_run_filter=running, sort=sort))]
+    for start in range(0, len(runs), PAGE):
+        some = {run.id: run for run in runs[start : start + PAGE]}
+        since = {run_id: run.state.timestamp for run_id, run in some.items() if run.state}
+        beats = _heartbeats(client, since)
+        for run_id, at in since.items():
+            # An older heartbeat belongs to an earlier pass; the process of this pass may send none.
+            sent = beats.get(run_id)
+            yield some[run_id], sent if sent is None or sent.last > at.timestamp() - SKEW else None
+
+
+def list_running() -> list[tuple[FlowRun, float, float | None]]:
+    """The running flow runs, the oldest first: each with the time since which it runs, and the seconds since
+    its last heartbeat.
+
+    Raises ApiUnavailable.
+    """
+    with asking(ApiUnavailable, "the Prefect API is unavailable") as client:
+        now = time.time()
+        return [
+            (run, run.state.timestamp.timestamp(), None if beats is None else max(now - beats.last, 0.0))
+            for run, beats in running_runs(client)
+            if run.state is not None
+        ]
 
 
 def seconds_silent(run: BatchRun) -> float | None:

@@ -1,4 +1,9 @@
-"""Parks flow runs: the document in the store, and the state in the Prefect API."""
+"""Parks flow runs and wakes them: the document in the store, and the state in the Prefect API.
+
+Runs that wait for a circuit form a line. The first goes on at the end of the opening, and its call is the
+probe. If that closes the circuit, the others follow. If it opens it again, they stay parked. If it does
+neither, because the run was cancelled, say, the next run of the line probes.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +26,24 @@ from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge.marks import asking
 from prefect_resilience.durable.batches.parked import (
     KEPT_SECONDS,
+    LEAD,
     PARKED,
     PREFIX,
     ParkedRun,
     key_of,
     message_of,
-    run_of,
 )
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.circuits.breaker import get_circuits
 from prefect_resilience.stores.base import Store, change, scan_all
 from prefect_resilience.telemetry.edge.events import emit
 
-APART = 2.0
-"""Seconds between the starts of two runs that waited for the same circuit."""
+APART, TURN = 2.0, 30.0
+"""After a circuit closed, the fewest and the most seconds between the starts of two runs that waited for it.
+While it is not closed, TURN lies between two probes."""
+TAKEN = 15.0
+"""Seconds before the time of a run from which on a worker may have taken it."""
 LATE = timedelta(minutes=2)
 """How late a parked run must be before it counts as stranded."""
 
@@ -44,26 +53,80 @@ _asking_api = partial(asking, ApiUnavailable, "the Prefect API is unavailable", 
 def read_parked(flow_run_id: str, store: Store | str | None = None) -> ParkedRun | None:
     """What the store keeps of a run. Raises StoreUnavailable."""
     stored = open_ledger(store).store.load(key_of(flow_run_id))
-    return None if stored is None else run_of(stored.value)
+    return None if stored is None else ParkedRun.model_validate(stored.value)
 
 
 def list_parked(store: Store | str | None = None) -> list[ParkedRun]:
     """Every parked run, the one that goes on first first. Raises StoreUnavailable."""
     documents = scan_all(open_ledger(store).store, PREFIX, only_open=True)
-    runs = [run_of(document.value) for _, document in documents]
-    return sorted((run for run in runs if run is not None and run.is_open), key=lambda run: run.until)
+    runs = [ParkedRun.model_validate(document.value) for _, document in documents]
+    return sorted((run for run in runs if run.is_open), key=lambda run: run.until)
 
 
-def behind_others(run: ParkedRun) -> ParkedRun:
-    """The run, after those that already wait for this opening of the circuit.
+def take_turn(run: ParkedRun) -> ParkedRun:
+    """The run, with its turn in the line of a circuit that is open until `run.until`.
 
-    The call of the first one is the probe, and the rest do not come back at once. Raises StoreUnavailable.
+    Runs that would go on before the end of this opening go to the end of the line. Raises StoreUnavailable
+    and ApiUnavailable.
     """
-    if run.circuit is None:
-        return run
-    same = [parked for parked in list_parked() if parked.circuit == run.circuit]
-    before = sum(parked.until > run.until - APART / 2 for parked in same)
-    return run.model_copy(update={"until": run.until + APART * before})
+    line = [parked for parked in list_parked() if parked.circuit == run.circuit] if run.circuit else []
+    last = max([run.until, *(parked.until for parked in line)])
+    for parked in line:
+        if parked.until < run.until - APART:
+            moved = move(parked, last + TURN, "Its circuit opened again")
+            last = last if isinstance(moved, str) else moved.until
+    soonest = max(run.until, time.time() + LEAD)
+    is_probed = any(run.until - APART <= parked.until < soonest + APART for parked in line)
+    return run.model_copy(update={"until": last + TURN}) if is_probed else run
+
+
+def follow(store: Store | str | None = None) -> int:
+    """Let the runs go on that wait for a circuit that is closed, and return their number.
+
+    They follow each other as they came, and APART at least, so that the usual load of the service is not
+    passed. Raises StoreUnavailable and ApiUnavailable.
+    """
+    waiting = sorted((run for run in list_parked(store) if run.circuit), key=lambda run: run.since)
+    circuits = get_circuits() if waiting else []
+    closed = {circuit.name for circuit in circuits if circuit.state in ("closed", "disabled")}
+    number, latest = 0, dict[str | None, ParkedRun]()
+    for run in (run for run in waiting if run.circuit in closed):
+        before = latest.get(run.circuit)
+        gap = APART if before is None else min(max(run.since - before.since, APART), TURN)
+        at = (time.time() if before is None else before.until) + gap
+        until = min(run.until, max(at, run.at + LEAD, run.not_before or 0.0))
+        if until < run.until:
+            number += isinstance(move(run, until, "Its circuit closed", store), ParkedRun)
+        latest[run.circuit] = run.model_copy(update={"until": min(run.until, at)})
+    return number
+
+
+def wake(run: ParkedRun, by: str, *, after: float = 0.0, store: Store | str | None = None) -> ParkedRun | str:
+    """Let a parked run go on in `after` seconds; or why it was not woken. Never before the time for which a
+    service asked. Raises StoreUnavailable and ApiUnavailable."""
+    now = time.time()
+    if run.not_before is not None and run.not_before > now:
+        return f"the service asked for no call before {utc_text(run.not_before)}"
+    return move(run, min(run.until, max(now + after, run.at + LEAD)), f"Woken by {by}", store)
+
+
+def move(run: ParkedRun, until: float, why: str, store: Store | str | None = None) -> ParkedRun | str:
+    """Change when a parked run goes on; or why that is not possible. Claimed in the store."""
+    moved = run.model_copy(update={"until": until})
+    with _asking_api() as client:
+        flow_run = _read(client, run)
+        if flow_run is None or not is_parked(flow_run):
+            state = None if flow_run is None else flow_run.state
+            return f"it is {'gone' if state is None else state.name}, not {PARKED}"
+        if run.until < time.time() + TAKEN or until == run.until:
+            return f"it goes on at {utc_text(run.until)}"
+
+        def take(stored: Any) -> Any:
+            return moved.model_dump(mode="json") if ParkedRun.model_validate(stored) == run else None
+
+        if change(open_ledger(store).store, key_of(run.flow_run_id), take, is_open=bool) is None:
+            return "another process wakes it"
+        return _schedule(client, flow_run.id, until, f"{why}. {message_of(moved)}") or moved
 
 
 def keep(run: ParkedRun, store: Store | str | None = None) -> None:
@@ -74,9 +137,10 @@ def keep(run: ParkedRun, store: Store | str | None = None) -> None:
 
 
 def begin_pass(run: ParkedRun) -> None:
-    """A parked run runs again. Raises StoreUnavailable."""
+    """A parked run runs again. Raises StoreUnavailable and ApiUnavailable."""
     keep(run.model_copy(update={"state": "running"}))
     emit("run.woken", "run", run.name, {**_payload_of(run), "waited": max(time.time() - run.at, 0.0)})
+    follow()  # if the process whose call closed the circuit was killed
 
 
 def park(run: ParkedRun) -> State[Any] | str:
@@ -118,6 +182,12 @@ def _payload_of(run: ParkedRun) -> dict[str, Any]:
     return run.model_dump(mode="json", include={*names})
 
 
+def _read(client: SyncPrefectClient, run: ParkedRun) -> FlowRun | None:
+    with suppress(ObjectNotFound):
+        return client.read_flow_run(UUID(run.flow_run_id))
+    return None
+
+
 def is_parked(run: FlowRun) -> bool:
     """Whether a flow run is parked."""
     return run.state is not None and run.state.is_scheduled() and run.state.name == PARKED
@@ -132,14 +202,14 @@ def mend_parked(
 ) -> Iterator[tuple[ParkedRun, str]]:
     """Find parked runs that nothing will wake, and schedule them; each with what was wrong.
 
-    If a process was killed while it parked its run, a worker reports it as Crashed. Raises StoreUnavailable
-    and ApiUnavailable.
+    If a process was killed while it parked its run, a worker reports it as Crashed. Runs whose circuit has
+    closed follow. Raises StoreUnavailable and ApiUnavailable.
     """
+    if not dry_run:
+        follow(store)
     for run in list_parked(store):
         with _asking_api() as client:
-            flow_run = None
-            with suppress(ObjectNotFound):
-                flow_run = client.read_flow_run(UUID(run.flow_run_id))
+            flow_run = _read(client, run)
             state = None if flow_run is None else flow_run.state
             late = run.until < time.time() - LATE.total_seconds()
             if state is not None and flow_run is not None and is_parked(flow_run):

@@ -8,6 +8,7 @@ import {
   fillCircuit,
   fillLetters,
   fillLimit,
+  fillParked,
   outside,
   parts,
 } from "./rows.js";
@@ -50,6 +51,7 @@ const lists = {
   letters: new List(parts.letters, $("letters"), $("row"), byPlace, fillLetters),
   budgets: new List(parts.budgets, $("budgets"), $("row"), byPlace, fillBudget),
   limits: new List(parts.limits, $("limits"), $("row"), byPlace, fillLimit),
+  parked: new List(parts.parked, $("parked"), $("row"), byPlace, fillParked),
 };
 
 // -- the headline, the tiles and the line above each list: drawn when the summary or the trouble changed
@@ -72,7 +74,7 @@ function drawSummary() {
   // A list without rows takes no place beside those with rows.
   const home = $(parts.circuits.size <= FEW_BESIDE ? "beside" : "above");
   if ($("circuits-section").parentElement !== home) home.prepend($("circuits-section"));
-  for (const name of ["batches", "letters", "budgets", "limits"]) $(`${name}-section`).dataset.rows = parts[name].size;
+  for (const name of ["batches", "letters", "budgets", "limits", "parked"]) $(`${name}-section`).dataset.rows = parts[name].size;
   if (letters) drawLetters(letters);
   if (batches) {
     const { more } = batches;

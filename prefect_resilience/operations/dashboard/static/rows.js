@@ -6,7 +6,7 @@ const meta = (name) => document.querySelector(`meta[name=${name}]`).content;
 export const UI = meta("prefect-ui");
 export const READ_ONLY = meta("read-only") !== "";
 
-export const PARTS = ["circuits", "letters", "batches", "budgets", "limits", "summary", "trouble"];
+export const PARTS = ["circuits", "letters", "batches", "budgets", "limits", "parked", "summary", "trouble"];
 export const parts = Object.fromEntries(PARTS.map((name) => [name, new Map()]));
 const STATES = {
   open: "open",
@@ -247,4 +247,12 @@ export function fillLimit(node, id, row) {
   const reserved = row.reserved ? `, ${row.reserved} reserved` : "";
   text(part(node, "figures"), `${number(row.used)} ${row.kind} used${reserved}; ${number(row.allowed)} a ${row.per}`);
   text(part(node, "why"), "");
+}
+
+export function fillParked(node, id, row) {
+  node.dataset.level = "good";
+  part(node, "name").replaceChildren(runLink(row.name, id));
+  text(part(node, "badge"), row.circuit ? `circuit ${row.circuit}` : "");
+  part(node, "figures").replaceChildren("goes on ", when(row.until), "; parked ", when(row.since));
+  text(part(node, "why"), row.why);
 }

@@ -1,0 +1,171 @@
+"""`prefect-resilience runs ...`: the flow runs that run or are parked, and how to wake parked ones."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from cyclopts import App
+from pydantic import BaseModel
+
+from prefect_resilience.base.edge.current_settings import api_url
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.base.process import user_of_host
+from prefect_resilience.base.text import plural, utc_text
+from prefect_resilience.durable.batches.edge.closing import list_running
+from prefect_resilience.durable.batches.edge.flow_runs import find_run, find_runs
+from prefect_resilience.durable.batches.edge.parking import APART, list_parked, wake
+from prefect_resilience.durable.batches.parked import PARKED, ParkedRun
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.cli import look
+from prefect_resilience.operations.cli.options import ANSWERING, ASKING, Answering, Asking, Limit
+
+SHOWN = 100
+
+app: App = App(name="runs", version_flags=[])
+
+
+class RunRow(BaseModel, frozen=True):
+    """A flow run that runs or is parked. Times are seconds since the epoch.
+
+    seconds_silent: the age of the last heartbeat of a running run; None if it sent none. until, circuit, why:
+    when a parked run goes on, the circuit that it waits for, and why it parked.
+    """
+
+    flow_run_id: str
+    name: str
+    state: str
+    since: float
+    seconds_silent: float | None = None
+    until: float | None = None
+    circuit: str | None = None
+    why: str = ""
+
+
+COLUMNS: look.Columns = {
+    **{"state": "state", "run": "name", "id": "flow_run_id", "since": lambda row: look.cell("at", row.since)},
+    "heartbeat": lambda row: row.seconds_silent and look.cell("at", time.time() - row.seconds_silent),
+    "goes on": lambda row: look.cell("at", row.until),
+    **{"circuit": "circuit", "why": "why"},
+}
+
+
+def read_parked(store: str | None) -> list[ParkedRun]:
+    """The parked runs, the one that goes on first first, without those that a person cancelled or started.
+
+    Without an API, the store alone is read. Raises StoreUnavailable and ApiUnavailable.
+    """
+    runs = list_parked(store)
+    if api_url() is None or not runs:
+        return runs
+    states = find_runs(run.flow_run_id for run in runs)
+    return [run for run in runs if (now := states.get(run.flow_run_id)) and now.state == PARKED]
+
+
+def row_of(run: ParkedRun) -> RunRow:
+    fields = run.model_dump(include={"flow_run_id", "name", "until", "circuit"})
+    return RunRow(state="parked", since=run.at, why=redact(run.why), **fields)
+
+
+def page_rows(store: str | None) -> dict[str, dict[str, Any]]:
+    """The rows of the page, by the ids of the runs."""
+    rows = enumerate(map(row_of, read_parked(store)[:SHOWN]))
+    return {row.flow_run_id: {**row.model_dump(), "place": place} for place, row in rows}
+
+
+@app.command(name="list")
+def list_runs(*, limit: Limit = 100, how: Answering = ANSWERING) -> int:
+    """Show the flow runs that run, with the age of their last heartbeats, and those that are parked.
+
+    Example: prefect-resilience runs list
+
+    Args:
+        limit: The largest number of runs in the table. With --json, all are printed.
+    """
+    with how.at_store() as url:
+        rows = [
+            RunRow(
+                flow_run_id=str(run.id), name=run.name, state="running", since=since, seconds_silent=silent
+            )
+            for run, since, silent in (list_running() if api_url() is not None else ())
+        ]
+        rows += map(row_of, read_parked(url))
+    if not rows:
+        return how.answer([], "No flow run runs or is parked.")
+    shown = f" (the first {limit} are shown)" if len(rows) > limit else ""
+    return how.answer(rows, look.table(COLUMNS, rows[:limit]), plural(len(rows), "flow run") + shown)
+
+
+@app.command
+def parked(*, how: Answering = ANSWERING) -> int:
+    """Show the parked flow runs: when each goes on, for which circuit it waits, and why.
+
+    Example: prefect-resilience runs parked
+    """
+    with how.at_store() as url:
+        rows = [row_of(run) for run in read_parked(url)]
+    return how.answer(rows, look.table(COLUMNS, rows) if rows else "No flow run is parked.")
+
+
+@app.command(name="wake")
+def wake_runs(*runs: str, circuit: str | None = None, how: Asking = ASKING) -> int:
+    """Let parked flow runs go on now, but never before the time for which a service asked.
+
+    Example: prefect-resilience runs wake tidy-newt
+    Example: prefect-resilience runs wake --circuit llm:primary
+
+    Args:
+        runs: The names or ids of the flow runs, as `runs parked` prints them.
+        circuit: All runs that wait for this circuit, 2 s apart.
+    """
+    if bool(runs) is (circuit is not None):
+        raise ConfigurationError("name the flow runs to wake, or their circuit: --circuit NAME")
+    with how.at_store() as url:
+        known = read_parked(url)
+        chosen = _named(runs, known) if circuit is None else [run for run in known if run.circuit == circuit]
+        if not chosen:
+            names = {run.circuit for run in known if run.circuit}
+            raise ConfigurationError(
+                f"no flow run waits for the circuit {circuit!r}{_nearest(circuit, names)}"
+            )
+        if circuit is not None:
+            how.confirm(f"wake {plural(len(chosen), 'parked flow run')}", COLUMNS, [*map(row_of, chosen)])
+        woken = [
+            (run, wake(run, user_of_host(), after=place * APART, store=url))
+            for place, run in enumerate(chosen)
+        ]
+    refusals = {run.flow_run_id: answer for run, answer in woken if isinstance(answer, str)}
+    rows = [row_of(run if isinstance(answer, str) else answer) for run, answer in woken]
+    lines = [
+        f"{look.printable(row.name)} was not woken: {refusals[row.flow_run_id]}."
+        if row.flow_run_id in refusals
+        else f"{look.printable(row.name)} goes on at {utc_text(row.until)}."
+        for row in rows
+    ]
+    how.answer(
+        [{**row.model_dump(), "refusal": refusals.get(row.flow_run_id)} for row in rows],
+        *lines,
+    )
+    return 1 if refusals else 0
+
+
+def _named(names: tuple[str, ...], known: list[ParkedRun]) -> list[ParkedRun]:
+    chosen: list[ParkedRun] = []
+    for name in names:
+        same = [run for run in known if name in (run.flow_run_id, run.name)]
+        if not same:
+            run = find_run(name) if api_url() is not None else None
+            if run is not None:
+                raise ConfigurationError(
+                    f"the flow run {name} was not woken: it is {run.state}, not {PARKED}"
+                )
+            raise ConfigurationError(
+                f"no parked flow run {name!r}{_nearest(name, {run.name for run in known})}"
+            )
+        chosen += same
+    return chosen
+
+
+def _nearest(name: str | None, names: set[str]) -> str:
+    return nearest(name or "", names) if names else ""
