@@ -22,6 +22,7 @@ from prefect_resilience.base.plain import (
     shortly,
     unfold,
 )
+from prefect_resilience.graphs.conditions import evaluate
 from prefect_resilience.graphs.conditions.compare import EvaluationBounds, equal, instant
 from prefect_resilience.graphs.conditions.evaluate import Evaluation
 
@@ -243,6 +244,24 @@ def test_values_in_a_few_characters() -> None:
         assert shortly(value) == text
     assert shortly("x" * 4, limit=3) == "'xx…'"
     assert shortly(1_000, limit=3) == "a huge number"
+
+
+def test_values_in_reasons() -> None:
+    six, seven = list("abcdef"), list("abcdefg")
+    values: list[tuple[Any, str]] = [
+        (six, "['a', 'b', 'c', 'd', 'e', 'f']"),
+        (seven, "a list of 7"),
+        (10**60, "a huge number"),
+        (date(2026, 1, 2), "2026-01-02"),
+        (Long(61), "y" * 60),
+        ([1, date(2026, 1, 2)], "[1, 2026-01-02]"),
+    ]
+    for value, text in values:
+        assert evaluate.shown(value) == text
+    secret = "sk-" + "a1" * 20
+    assert evaluate.masked("token", [secret, 5]) == ["***", 5]
+    assert evaluate.masked("token", [secret] * 6) == ["***"] * 6
+    assert evaluate.masked("token", [secret] * 7) == [secret] * 7
 
 
 # -- plain data

@@ -41,6 +41,8 @@ MADE = [
 def test_path_makes_conditions(condition: Condition, operator: str, value: Any) -> None:
     assert isinstance(condition, Condition)
     assert (condition.operator, condition.path, condition.value) == (operator, "a", value)
+    below = path("a") < 1
+    assert (below.operator, below.value) == ("lt", 1)
 
 
 def test_errors() -> None:
@@ -138,6 +140,8 @@ def test_conditions_are_compared_and_hashed_like_values() -> None:
     assert (path("a") == 1) == (path("a") == 1)
     assert ((path("a") == 1) == 1) is False
     assert len({path("a") == 1, path("a") == 1, path("a") == 2}) == 2
+    assert hash(path("a") == 1) != hash(path("a") == 2)
+    assert (path("a") == {"x": 1, "y": 2}) == (path("a") == {"y": 2, "x": 1})
     assert repr(path("a.b")) == "path('a.b')"
     with pytest.raises(Exception, match="frozen"):
         succeeded().operator = "failed"  # pyright: ignore
@@ -150,6 +154,10 @@ def test_a_path_without_comparison_on_either_side():
     for put in (lambda: bare & 1, lambda: bare | 1, lambda: 1 & bare, lambda: 1 | bare):
         with pytest.raises(ConfigurationError, match=r"^path\('a'\) is combined by & or \|.*comparison"):
             put()
+    with pytest.raises(
+        ConfigurationError, match=r"^~path\('a'\) has no comparison: write ~\(path\('a'\) > 1\)"
+    ):
+        _ = ~bare
 
 
 def test_a_mistake_is_called_by_what_it_is_in():

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from prefect_resilience import Condition, failed, path, succeeded
+from prefect_resilience.graphs.conditions.reading import FIELDS
 from tests.graphs.conditions.strategies import condition_mistakes
 
 GTE = {"operator": "gte", "path": "a", "value": 1}
@@ -105,8 +106,16 @@ def test_a_null_stands_for_nothing_where_no_value_belongs_and_for_null_elsewhere
 
 
 def test_the_schema_refers_to_itself() -> None:
-    properties = Outer.model_json_schema()["$defs"]["Condition"]["properties"]
+    schema = Outer.model_json_schema()["$defs"]["Condition"]
+    properties = schema["properties"]
     assert properties["conditions"]["items"] == {"$ref": "#/$defs/Condition"}
+    assert {name: field["description"] for name, field in properties.items()} == FIELDS
+    about = {
+        "title": "Condition",
+        "type": "object",
+        "description": "A condition on a task's result or error.",
+    }
+    assert {name: schema[name] for name in about} == about
     for mode in ("validation", "serialization"):
         assert Condition.model_json_schema(mode=mode)["$ref"] == "#/$defs/Condition"
 

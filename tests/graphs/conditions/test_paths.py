@@ -64,6 +64,7 @@ MISSING = [
     ("results.id", "'results' is a list of 2, which has no 'id'"),
     ('results["0"]', "'results' is a list of 2, which has no '0'"),
     ("text.upper", "'text' is a string, which has no 'upper'"),
+    ("kg-query.real", "'kg-query' is a number, which has no 'real'"),
     ("a.__class__", "there is no '__class__' in 'a'"),
     ("when.year", "'when' is a time, which has no 'year'"),
     ("$.a.zz", "there is no 'zz' in 'a'"),

@@ -10,16 +10,18 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import attrs
 import numpy
 import pytest
 from hypothesis import given, settings
 from pydantic import BaseModel, ConfigDict, SecretStr, computed_field
 
 from prefect_resilience import path
-from prefect_resilience.base.plain import CUT, plain, plain_or_cut, unfold
+from prefect_resilience.base.plain import CUT, is_fixed, plain, plain_or_cut, snapshot, unfold
 from tests.graphs.conditions.strategies import results
 
 
@@ -204,3 +206,69 @@ def test_a_copy_is_a_copy() -> None:
     copy["a"].append(2)
     assert value == {"a": [1]}
     assert math.isnan(plain(math.nan))
+
+
+@attrs.define
+class Leaf:
+    tags: list[str]
+
+
+class Bag(dict[str, Any]):
+    """A mapping of a user's own."""
+
+
+class Uncopied(list[int]):
+    """Data that cannot be copied."""
+
+    def __deepcopy__(self, _: Any) -> Any:
+        raise TypeError("not to be copied")
+
+
+class Client:
+    """Not data."""
+
+
+FIXED = [None, True, 1, 1.0, 1j, "a", b"a", Decimal(1), Path("a"), date.min, (1, ("a",)), frozenset({1})]
+
+
+@pytest.mark.parametrize("value", FIXED)
+def test_what_cannot_change_is_not_copied(value: Any) -> None:
+    assert is_fixed(value)
+    assert snapshot(value) is value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1, [2]],
+        ([1], 2),
+        {1, 2},
+        {"a": [1]},
+        Bag(a=[1]),
+        bytearray(b"a"),
+        Row(1),
+        Leaf(["a"]),
+        Finding(name="a"),
+        deque([1], 3),
+    ],
+)
+def test_what_can_change_is_copied_to_its_depth(value: Any) -> None:
+    assert not is_fixed(value)
+    copied = snapshot(value)
+    assert (copied, type(copied)) == (value, type(value))
+    assert (copied is value) is isinstance(value, deque)
+
+
+def test_inner_lists_are_copied_and_what_is_not_data_stays_itself() -> None:
+    inner, client, uncopied = [1], Client(), Uncopied([1])
+    for outer in ([inner], (inner,), {"a": inner}):
+        copied: Any = snapshot(outer)
+        inside = copied["a"] if isinstance(copied, dict) else copied[0]
+        assert (inside, inside is inner) == ([1], False)
+    for value in (client, uncopied, (client,)[0]):
+        assert snapshot(value) is value
+    assert not is_fixed((client,))
+    assert not is_fixed(frozenset({client}))
+    endless: list[Any] = []
+    endless.append(endless)
+    assert snapshot(endless) is endless

@@ -170,6 +170,7 @@ MISTAKES: list[tuple[Any, ...]] = [
         "category: 'timeot' is not an error category; did you mean 'timeout'?",
     ),
     ({"operator": "failed", "code": True}, "code: code must be a string, not True"),
+    ({"operator": "failed", "category": 3}, "category: category must be a string, not 3"),
     (
         {"operator": "nothing", "conditions": [{"operator": "exists"}], "condition": {"operator": "in"}},
         "operator: 'nothing' is not an operator; did you mean 'not'?",
