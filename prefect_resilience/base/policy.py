@@ -174,6 +174,21 @@ def names_without_default(parameters: Iterable[inspect.Parameter]) -> list[str]:
     return [own.name for own in parameters if own.default is own.empty and own.kind not in VARIADIC]
 
 
+def arguments_of(
+    function: Callable[..., Any], given: Mapping[str, Any], *, beside_first: bool = False
+) -> dict[str, Any]:
+    """The given arguments that a function names, or all if it has `**kwargs`.
+
+    `beside_first`: leaves out the function's first parameter.
+    """
+    parameters = inspect.signature(function).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    first = next(iter(parameters), None) if beside_first else None
+    return {
+        name: value for name, value in given.items() if (takes_all or name in parameters) and name != first
+    }
+
+
 def check_parameters(
     what: str, names: Iterable[str], fn: Callable[..., Any], also: Iterable[str] = ()
 ) -> None:

@@ -29,8 +29,6 @@ CONTEXTS = frozenset({"RunContext", "ToolRuntime", "RunnableConfig", "Context", 
 WITH_TURN = frozenset({"RunContext", "ToolRuntime", "InjectedState"})
 """The kinds of arguments that tell the turn; of the others, `OPENAI` may."""
 RUN_ID = "run_id"
-REQUESTS = frozenset({"ModelRetry", "CallDeferred", "ApprovalRequired", "GraphBubbleUp"})
-"""Exceptions by which a tool asks its framework for another call, or for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +58,6 @@ def context_parameters(hints: Mapping[str, Any]) -> dict[str, str]:
     """The parameters that the framework fills in, each with the kind of its value."""
     kinds = {name: _kind_of(hint) for name, hint in hints.items() if name != "return"}
     return {name: kind for name, kind in kinds.items() if kind is not None}
-
-
-def is_request(error: Exception) -> bool:
-    """Whether a tool raised this to ask its framework for something; it is not a failure."""
-    return any(_is_of_framework(base) and base.__name__ in REQUESTS for base in type(error).__mro__)
 
 
 def _is_of_framework(cls: Any) -> bool:

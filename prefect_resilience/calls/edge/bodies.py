@@ -146,13 +146,13 @@ class _Rest:
 
 # The usage in the answer of a language model.
 
-MOST_METERED = 8_000_000
-"""The most bytes of a body in which a usage is looked for."""
+HAS_USAGE = ("application/json", "text/event-stream")
 
 
 def meter_body(response: Any) -> Any:
     """The response; limits on what calls use read its body while the client does."""
-    if response.status_code < 400:
+    kind = response.headers.get("Content-Type", "")
+    if response.status_code < 400 and kind.startswith(HAS_USAGE):
         response.stream = _stream_class(_Metered, library_of(response))(response)
     return response
 
@@ -166,13 +166,6 @@ class _Metered(BodyUsage):
         self._response: Any = response
         self._whole: Any = response.stream
         self._chunks: list[bytes] = []
-        self._size = 0
-
-    def _keep(self, chunk: bytes) -> bytes:
-        self._size += len(chunk)
-        if self._size <= MOST_METERED:
-            self._chunks.append(chunk)
-        return chunk
 
     def _end(self, is_whole: bool) -> None:
         library, headers, body = library_of(self._response), self._response.headers, b""
@@ -182,12 +175,14 @@ class _Metered(BodyUsage):
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self._whole:
-            yield self._keep(chunk)
+            self._chunks.append(chunk)
+            yield chunk
         self._end(True)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for chunk in self._whole:
-            yield self._keep(chunk)
+            self._chunks.append(chunk)
+            yield chunk
         self._end(True)
 
     def close(self) -> None:

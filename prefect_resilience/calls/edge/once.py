@@ -6,8 +6,7 @@ import dis
 import functools
 import inspect
 import json
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import CellType
@@ -20,29 +19,26 @@ from prefect_resilience.base.drive import Blocking, Steps, adrive, drive
 from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.base.naming import fill, storable, template_fields
 from prefect_resilience.base.outcomes import generates, is_coroutine_function
+from prefect_resilience.base.policy import arguments_of
 from prefect_resilience.base.text import utc_text
 from prefect_resilience.calls.edge.agent_contexts import (
     ModelCall,
     context_parameters,
     hints_of,
-    is_request,
     read_contexts,
     tells_turn,
 )
 from prefect_resilience.calls.edge.call_options import check_fields, make_guard
 from prefect_resilience.calls.edge.local import LocalRun, call_guarded
 from prefect_resilience.calls.model import Guard
-from prefect_resilience.durable.effects.channels import find_unwatched_channel
-from prefect_resilience.durable.effects.current import CallStart, in_progress
+from prefect_resilience.durable.effects.current import CallStart
 from prefect_resilience.durable.effects.ledger import place_of
 from prefect_resilience.durable.effects.opening import BatchMarks, batches, check_own_effects
 from prefect_resilience.durable.effects.policy import Effect
-from prefect_resilience.durable.sagas.compensations import arguments_of
 from prefect_resilience.errors.exceptions import (
     ConfigurationError,
     EffectBusy,
     InDoubt,
-    NotSent,
     RepeatedEffect,
     ResultNotKept,
 )
@@ -55,6 +51,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+NO_FAILURES = frozenset(
+    {"RepeatedEffect", "ModelRetry", "CallDeferred", "ApprovalRequired", "GraphInterrupt", "ParentCommand"}
+)
 Scope = str | Callable[..., Any] | None
 
 
@@ -137,7 +136,7 @@ def _decorate(
     _check_scope(scope, tool, scope is not None or tells_turn(contexts, hints))
     # Its scope tells Effect that the key may be one of a nested function.
     effect = Effect(key=key, verify=verify, scope="once")
-    guard = make_guard(_passing_requests(tool, isasync), isasync, NO_RETRY, {"effect": effect})
+    guard = make_guard(tool, isasync, NO_RETRY, {"effect": effect})
     once_tool = OnceTool(guard, tool.__name__, scope, tells, contexts)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -150,40 +149,6 @@ def _decorate(
     # Some frameworks read annotations in the module of the wrapper.
     wrapper.__annotations__ = hints
     return wrapper
-
-
-class HandedOver(NotSent):
-    """A tool asked its framework for something before anything left."""
-
-    def __init__(self, request: Exception) -> None:
-        super().__init__(f"the tool raised {type(request).__name__}")
-        self.request = request
-
-
-@contextmanager
-def _requests(tool: Callable[..., Any]) -> Generator[None]:
-    """A request to the framework proves that nothing was sent, unless something can have left."""
-    try:
-        yield
-    except Exception as error:
-        effect = in_progress.get()
-        if effect is None or not is_request(error) or effect.witness.saw_something():
-            raise
-        if find_unwatched_channel(tool) is not None:
-            raise
-        raise HandedOver(error) from error.__cause__
-
-
-def _passing_requests(tool: Callable[..., Any], isasync: bool) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with _requests(tool):
-            return tool(*args, **kwargs)
-
-    async def call_async(*args: Any, **kwargs: Any) -> Any:
-        with _requests(tool):
-            return await tool(*args, **kwargs)
-
-    return functools.wraps(tool)(call_async if isasync else call)
 
 
 def _check_function(tool: object) -> None:
@@ -289,9 +254,9 @@ class OnceRun(LocalRun):
         """The mark on a task run is about the effects of its flow's batch, and this is one of a turn."""
 
     def log(self, report: CallReport) -> None:
-        """A sentence for the model does not count as a failure of the call."""
+        """A sentence for the model, and a request to the framework, do not count as failures of the call."""
         error = None if report.failure is None else str(report.failure.exception_type).rpartition(".")[2]
-        if error not in (RepeatedEffect.__name__, HandedOver.__name__):
+        if error not in NO_FAILURES:
             super().log(report)
 
     def is_about(self, error: RepeatedEffect | ResultNotKept) -> bool:
@@ -316,9 +281,6 @@ def _steps(tool: OnceTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ste
     run = OnceRun(tool, args, kwargs)
     try:
         return (yield from call_guarded(run))
-    except HandedOver as handed:
-        request = handed.request
-        raise request from request.__cause__
     except (RepeatedEffect, ResultNotKept) as error:
         if not run.is_about(error):
             raise

@@ -30,7 +30,7 @@ from prefect_resilience.durable.effects.current import (
     next_turn,
     when_gone,
 )
-from prefect_resilience.durable.effects.evidence import hint_of, proves_not_done
+from prefect_resilience.durable.effects.evidence import hint_of, is_request, proves_not_done
 from prefect_resilience.durable.effects.model import (
     AlreadyDone,
     Ask,
@@ -259,7 +259,7 @@ class EffectClaim(LedgerSequences):
         """The event that the call's error proves."""
         info, witness = self._classified(error), self._witness
         entered = self._running.entered
-        if witness.shows_nothing_taken() and not self.effect.one_request:
+        if (witness.shows_nothing_taken() or is_request(error)) and not self.effect.one_request:
             witness.saw_native(find_unwatched_channel(self.fn, *self.here.parameters.values()))
         proven = proves_not_done(error, info, entered=entered, effect=self.effect, witness=witness)
         if isinstance(error, UnawaitedResult):

@@ -2,7 +2,8 @@
 
 An exception alone proves nothing, since the function may have made several requests. It is proof if the
 function was never entered, if it raised `NotSent`, if a witness saw all requests and nothing else can have
-left, or if the author promised one request (`one_request=True`) and the error does not contradict that.
+left, if a tool asked its agent's framework for something and nothing can have left, or if the author promised
+one request (`one_request=True`) and the error does not contradict that.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ _UNKNOWN = names(
     """
 )
 
+# By these a tool asks its agent's framework for another call, or for a person.
+_REQUESTS = names(
+    "pydantic_ai.ModelRetry pydantic_ai.CallDeferred pydantic_ai.ApprovalRequired langgraph.GraphBubbleUp"
+)
 _GRPC = frozenset({"grpc.RpcError", "grpclib.GRPCError"})
 _GRPC_REFUSALS = names(
     """
@@ -77,10 +82,17 @@ def proves_not_done(
         return True
     if info is None:  # cancelled or interrupted
         return False
+    if witness is not None and is_request(error):
+        return not witness.saw_something()
     if witness is not None and witness.requests:
         alone = witness.shows_nothing_taken() or (effect.one_request and not witness.others)
         return alone and witness.all_rejected() and not _other_traffic(error)
     return effect.one_request and speaks_for_itself(error, info)
+
+
+def is_request(error: BaseException) -> bool:
+    """Whether a tool asks the framework of its agent for something; this is not a failure."""
+    return not _REQUESTS.isdisjoint(class_names(error))
 
 
 def never_left(error: BaseException) -> bool:

@@ -18,12 +18,13 @@ from pydantic import Field, TypeAdapter, field_validator
 from prefect_resilience.base.naming import template_fields
 from prefect_resilience.base.policy import (
     Policy,
+    arguments_of,
     check_parameters,
     name_of,
     names_without_default,
     refuse_async,
 )
-from prefect_resilience.durable.sagas.compensations import arguments_of, check_compensation
+from prefect_resilience.durable.sagas.compensations import check_compensation
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 EffectKind = Literal["idempotent", "conditional", "external"]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from prefect_resilience.base.policy import check_parameters, name_of, names_without_default
+from prefect_resilience.base.policy import arguments_of, check_parameters, name_of, names_without_default
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 
@@ -44,21 +44,6 @@ def check_compensation(compensate: Callable[..., Any], primary: Callable[..., An
             )
     names = names_without_default(wanted)
     check_parameters(f"compensate={name_of(compensate)} needs", names, primary, RECALLED)
-
-
-def arguments_of(
-    function: Callable[..., Any], given: Mapping[str, Any], *, beside_first: bool = False
-) -> dict[str, Any]:
-    """The given arguments that a function names, or all if it has `**kwargs`.
-
-    `beside_first`: leaves out the function's first parameter.
-    """
-    parameters = inspect.signature(function).parameters
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    first = next(iter(parameters), None) if beside_first else None
-    return {
-        name: value for name, value in given.items() if (takes_all or name in parameters) and name != first
-    }
 
 
 def _source_of(function: Callable[..., Any]) -> dict[str, Any]:

@@ -10,35 +10,33 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, cast
-from urllib.parse import quote
 from uuid import uuid4
 
 from pydantic import Field
 
 from prefect_resilience.base.drive import Blocking, Steps, sleep_for
-from prefect_resilience.base.process import in_forked_child, start_thread
-from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
-from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards import limits
 from prefect_resilience.guards.circuits import listeners, registry
 from prefect_resilience.guards.limits.guarding import LimitRefused, Ticket
 from prefect_resilience.guards.limits.line import stand_in_line
-from prefect_resilience.guards.limits.usage import Meter, MeteredLimit, Usage
-from prefect_resilience.stores.base import Store, change, scan_all
+from prefect_resilience.guards.limits.usage import (
+    Meter,
+    MeteredLimit,
+    Share,
+    Usage,
+    key_of,
+    read_documents,
+)
 
 PREFIX = "spend/"
-KEPT_FOR = 30 * 86_400.0
-# Beyond this many runs and days, those that are settled are forgotten.
-MOST_PURSES = 1_000
 # Seconds for which a call waits while there is room but for what running calls have reserved.
 WAIT_SECONDS, PAUSE = 60.0, 0.5
-DAY = 86_400.0
 # The run of calls outside of runs.
 PROCESS = uuid4().hex
 
 # -- what a call costs
 
-MODEL = ("model", "model_name", "model_id")
 ANSWERS = ("n", "candidateCount", "candidate_count")
 MOST_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
 OPTIONS = ("generationConfig", "config")
@@ -71,10 +69,9 @@ def price_of(usage: Usage, model: str) -> float | None:
 
 def model_of(arguments: Mapping[str, Any]) -> str:
     """The model that a call asks for; "" if its arguments do not say."""
-    body = _request_of(arguments)
     url = str(getattr(getattr(arguments.get("exchange"), "request", None), "url", ""))
     in_path = IN_PATH.search(url)
-    return next((str(body[name]) for name in MODEL if body.get(name)), in_path[1] if in_path else "")
+    return str(_request_of(arguments).get("model") or (in_path[1] if in_path else ""))
 
 
 def most_of(arguments: Mapping[str, Any]) -> Usage | None:
@@ -115,95 +112,70 @@ class Spending(TypedDict):
     reached: bool
 
 
-class Purse:
+class Purse(Share):
     """The money that calls of this process have reserved and spent under one document."""
 
+    keeps = 30 * 86_400.0
+
     def __init__(self, key: str, fresh: Spending) -> None:
-        self.key = key
-        self._spending = fresh
-        self._lock = threading.RLock()  # re-entrant: the garbage collector may end a stream at any time
+        super().__init__(key, fresh)
         # One thread at a time asks the store.
         self._asking = threading.RLock()
         # What the document in the store does not have yet.
         self._reserved = self._paid = 0.0
-        self._settling = False
-
-    def take(self, most: float, usd: float) -> tuple[Spending, bool]:
-        """Reserve the most that a call can cost, and settle the calls that have ended. May block.
-
-        Returns the document, and whether there was room. If the store is unavailable, this process goes on
-        with the document that it knows.
-        """
-        with self._asking:
-            return self._exchange(most, usd)
-
-    def _exchange(self, most: float, usd: float) -> tuple[Spending, bool]:
-        with self._lock:
-            reserved, self._reserved = self._reserved, 0.0
-            paid, self._paid = self._paid, 0.0
-        is_first = has_room = False
-
-        def step(value: Any) -> Spending:
-            nonlocal is_first, has_room
-            before = value or self._spending
-            after = cast("Spending", {**before, "usd": usd})
-            after["reached"] &= usd <= before["usd"]  # a larger cap has room
-            after["spent"] += paid
-            after["reserved"] = max(round(after["reserved"] + reserved, 9), 0.0)
-            has_room = after["spent"] + after["reserved"] + most <= usd
-            is_first = after["spent"] + most > usd and not after["reached"]
-            after["reached"] |= is_first
-            after["reserved"] += most if has_room else 0.0
-            return after
-
-        link = registry.link_to(None)
-        try:
-            spending = self._spending = link.exchange(
-                lambda store: change(store, self.key, step, lasts=KEPT_FOR)
-            )
-        except StoreUnavailable:
-            spending = step(None)
-            with self._lock:
-                self._reserved += reserved + (most if has_room else 0.0)
-                self._paid += paid
-        finally:
-            listeners.tell(link.notices)
-        if is_first:
-            listeners.cap_listeners.tell(spending)
-        return spending, has_room
 
     def is_settled(self) -> bool:
         """Whether the document in the store has everything."""
         return not (self._reserved or self._paid)
 
+    def take(self, most: float, usd: float) -> tuple[Spending, bool]:
+        """Reserve the most that a call can cost, and settle the calls that have ended. May block.
+
+        Returns the document, and whether there was room.
+        """
+        with self._asking:
+            with self.lock:
+                reserved, self._reserved = self._reserved, 0.0
+                paid, self._paid = self._paid, 0.0
+            is_first = has_room = False
+
+            def step(before: Spending, _: float) -> Spending:
+                nonlocal is_first, has_room
+                after: Spending = {**before, "usd": usd}
+                after["spent"] += paid
+                after["reserved"] = max(round(after["reserved"] + reserved, 9), 0.0)
+                has_room = after["spent"] + after["reserved"] + most <= usd
+                after["reached"] &= usd <= before["usd"]  # a larger cap has room
+                is_first = after["spent"] + most > usd and not after["reached"]
+                after["reached"] |= is_first
+                after["reserved"] += most if has_room else 0.0
+                return after
+
+            spending, is_stored = self.change(step)
+            if not is_stored:
+                with self.lock:
+                    self._reserved += reserved + (most if has_room else 0.0)
+                    self._paid += paid
+        if is_first:
+            listeners.cap_listeners.tell(spending)
+        return spending, has_room
+
     def settle(self, reserved: float, used: float) -> None:
         """A call has ended. Does not block."""
-        with self._lock:
+        with self.lock:
             self._reserved, self._paid = self._reserved - reserved, self._paid + used
-            is_settling, self._settling = self._settling, True
-        if not is_settling:
-            start_thread("spend", self._settle_all, daemon=False)
+        self.in_background(self._settle_all)
 
     def _settle_all(self) -> None:
-        while True:
-            with self._lock:
-                if self.is_settled() or not registry.link_to(None).is_ready:
-                    self._settling = False
-                    return
-            self.take(0.0, self._spending["usd"])
-
-
-_purses: dict[str, Purse] = {}
-in_forked_child(_purses.clear)
+        """Calls that end together are settled together."""
+        with self._asking:
+            if not self.is_settled():
+                self.take(0.0, self.known["usd"])
 
 
 def read_spending(store: registry.StoreReference = None) -> list[Spending]:
     """The documents of all caps in the store. Raises StoreUnavailable."""
-
-    def read(opened: Store) -> list[Spending]:
-        return [cast("Spending", document.value) for _, document in scan_all(opened, PREFIX)]
-
-    return registry.link_to(store).exchange(read)
+    return read_documents(PREFIX, store)[0]
 
 
 class SpendCapReachedError(LimitRefused):
@@ -211,15 +183,16 @@ class SpendCapReachedError(LimitRefused):
 
     error_category: ClassVar[str] = "resource_exhausted"
 
-    def __init__(self, spending: Spending, most: float, room: str) -> None:
+    def __init__(self, spending: Spending, most: float) -> None:
         self.usd: float = spending["usd"]
         self.spent: float = spending["spent"]
         self.most = most
         subject = f"the cap {spending['name']!r}" if spending["name"] else "the cap"
-        reserved = f", {spending['reserved']:.4f} USD are reserved" if spending["reserved"] else ""
+        room = "in another run" if spending["per"] == "run" else "at midnight UTC"
         super().__init__(
-            f"{subject} of {self.usd:g} USD a {spending['per']} has no room: {self.spent:.4f} USD are spent"
-            f"{reserved}, and this call can cost {most:.4f} USD; {room}"
+            f"{subject} of {self.usd:g} USD a {spending['per']} has no room: "
+            f"{self.spent:.4f} USD are spent, {spending['reserved']:.4f} USD are reserved, and this call can "
+            f"cost {most:.4f} USD; there is room {room}, or with more usd="
         )
 
 
@@ -268,24 +241,17 @@ class SpendCap(MeteredLimit):
                 if has_room:
                     return Meter(self, most, purse.settle)
                 if spending["spent"] + most > self.usd or monotonic() > until:
-                    raise SpendCapReachedError(spending, most, self._next_room())
+                    raise SpendCapReachedError(spending, most)
                 yield from sleep_for(PAUSE)
         finally:
             turn.leave()
 
     def amount(self, usage: Usage) -> float | None:
         """What the call has cost."""
-        models = (usage.model, model_of(self._arguments or {}))
-        prices = (price_of(usage, model) for model in models if model)
-        return next((price for price in prices if price is not None), None)
-
-    def may_have_used(self, info: ErrorInfo | None) -> bool:
-        """Whether the service may go on with a call that has failed."""
-        return info is not None and info.category is ErrorCategory.TIMEOUT
+        return price_of(usage, model_of(self._arguments))
 
     def _most(self) -> float:
-        arguments = self._arguments or {}
-        model, usage = model_of(arguments), most_of(arguments)
+        model, usage = model_of(self._arguments), most_of(self._arguments)
         if not model or usage is None:
             raise ConfigurationError(
                 f"SpendCap needs the {'max_tokens' if model else 'model'} of a call: give it parameters "
@@ -302,17 +268,7 @@ class SpendCap(MeteredLimit):
         else:
             scope = limits.root_run() or PROCESS
         name = self.final_name() or ""
-        key = PREFIX + quote(f"{self.per}/{scope}/{name}", errors="surrogatepass")
-        if len(_purses) >= MOST_PURSES:
-            for old in [key for key, purse in _purses.items() if purse.is_settled()]:
-                _purses.pop(old, None)
         fresh = Spending(
             name=name, per=self.per, scope=scope, usd=self.usd, spent=0.0, reserved=0.0, reached=False
         )
-        return _purses.setdefault(key, Purse(key, fresh))
-
-    def _next_room(self) -> str:
-        if self.per == "run":
-            return "there is room in another run, or with more usd="
-        hours = (DAY - registry.link_to(None).now() % DAY) / 3600
-        return f"there is room again at midnight UTC, in {hours:.1f} h"
+        return Purse.of(key_of(PREFIX, f"{self.per}/{scope}/{name}"), fresh)

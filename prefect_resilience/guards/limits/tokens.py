@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, cast
-from urllib.parse import quote
 
 from pydantic import Field, field_serializer
 
 from prefect_resilience.base.drive import Blocking, Steps, sleep_for
 from prefect_resilience.base.durations import Duration, Seconds
-from prefect_resilience.base.process import in_forked_child, start_thread
-from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.base.policy import arguments_of
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.circuits import listeners, registry
-from prefect_resilience.guards.circuits.link import StoreLink
+from prefect_resilience.guards.circuits import registry
 from prefect_resilience.guards.limits.guarding import RateLimitedError, Ticket
-from prefect_resilience.guards.limits.line import for_place, for_server, in_line, stand_in_line
+from prefect_resilience.guards.limits.line import for_place, in_line, stand_in_line
 from prefect_resilience.guards.limits.shared import logger
-from prefect_resilience.guards.limits.usage import Meter, MeteredLimit, Usage, call_with, read_usage
-from prefect_resilience.stores.base import Store, change, scan_all
+from prefect_resilience.guards.limits.usage import (
+    Meter,
+    MeteredLimit,
+    Share,
+    Usage,
+    key_of,
+    read_documents,
+    read_usage,
+)
 
 # The bucket of the fleet: the generic cell rate algorithm of `line.py` in tokens, as pure functions.
 #
@@ -42,7 +44,6 @@ BURST_SECONDS = 0.5
 SAMPLES = 100
 # Before FEW calls are measured, each reserves this part of a minute's tokens.
 FEW, FIRST_PART = 5, 0.01
-KEPT_FOR = 7 * 86_400.0
 
 
 class TokenBucket(TypedDict):
@@ -52,12 +53,11 @@ class TokenBucket(TypedDict):
     per_minute: int
     until: float
     samples: list[int]  # what the latest calls used
-    minute: int  # the number of the current minute
-    used: list[int]  # the tokens that were settled in this minute and in the one before
+    used: int  # the tokens of all calls
 
 
 def new_bucket(name: str, per_minute: int) -> TokenBucket:
-    return TokenBucket(name=name, per_minute=per_minute, until=0.0, samples=[], minute=0, used=[0, 0])
+    return TokenBucket(name=name, per_minute=per_minute, until=0.0, samples=[], used=0)
 
 
 def wait_of(bucket: TokenBucket, now: float) -> float:
@@ -69,16 +69,6 @@ def grant(bucket: TokenBucket, tokens: float, now: float) -> TokenBucket:
     """The bucket after a grant; with a negative number, after that many tokens were given back."""
     start = max(bucket["until"], now - BURST_SECONDS)
     return {**bucket, "until": start + tokens / pace_of(bucket["per_minute"])}
-
-
-def count_used(bucket: TokenBucket, samples: list[int], tokens: int, now: float) -> TokenBucket:
-    """The bucket after calls that used so many tokens."""
-    minute = int(now // 60)
-    past, (current, before) = minute - bucket["minute"], bucket["used"]
-    used = [current, before] if past <= 0 else [0, current if past == 1 else 0]
-    used[0] += tokens
-    samples = (bucket["samples"] + samples)[-SAMPLES:]
-    return {**bucket, "minute": max(minute, bucket["minute"]), "used": used, "samples": samples}
 
 
 def pace_of(per_minute: int) -> float:
@@ -106,39 +96,33 @@ LEASE_SECONDS = 10.0
 ASK_SECONDS = 0.3
 # A process asks for so many seconds of the fleet's pace beyond its next call, at most.
 MOST_AHEAD = 0.1
-# How often the first caller in line looks for tokens that other calls gave back, and how often a process
-# reads the store's clock.
-LOOK_SECONDS, CLOCK_SECONDS = 0.05, 30.0
+# How often the first caller in line looks for tokens that other calls gave back.
+LOOK_SECONDS = 0.05
 
 
-class Account:
+class Account(Share):
     """The tokens of one limit that this process holds."""
 
-    def __init__(self, name: str, per_minute: int) -> None:
-        self.name = name
-        self.per_minute = per_minute
-        self._lock = threading.RLock()  # re-entrant: the garbage collector may end a stream at any time
+    keeps = 7 * 86_400.0
+
+    def __init__(self, key: str, fresh: TokenBucket) -> None:
+        super().__init__(key, fresh)
+        self.per_minute: int = fresh["per_minute"]
         # Below 0 if calls used more than they had reserved.
         self.held: float = 0.0
         # Tokens that are granted from `_ready_at` on, by `monotonic()`.
         self._coming = 0.0
-        self._ready_at = self._asked_at = self._clock_at = -math.inf
-        # Tokens that calls took since the last exchange, those in a lease of the time before it.
+        self._ready_at = self._asked_at = -math.inf
+        # Tokens that calls took, and what ended calls used, since the last exchange.
         self._taken = 0.0
-        self._bucket = new_bucket(name, per_minute)
         self._samples: list[int] = []
-        self._used: int = 0
-        self._returning = False
-        self.is_alone: bool = False
-        """Whether the store was unavailable for so long that the limit holds in this process alone."""
 
     def usual(self) -> float:
-        with self._lock:
-            return usual((self._bucket["samples"] + self._samples)[-SAMPLES:], self.per_minute)
+        return usual([*self.known["samples"], *self._samples][-SAMPLES:], self.per_minute)
 
     def take(self, tokens: float) -> bool:
         """Take the tokens if the process holds them."""
-        with self._lock:
+        with self.lock:
             self._ripen()
             if self.held < tokens:
                 return False
@@ -148,7 +132,7 @@ class Account:
 
     def wait(self) -> float:
         """Seconds until the granted tokens may be used; 0: nothing is granted."""
-        with self._lock:
+        with self.lock:
             return max(self._ready_at - monotonic(), 0.0) if self._coming else 0.0
 
     def rest(self) -> float:
@@ -157,39 +141,30 @@ class Account:
 
     def ask(self, tokens: float, behind: float, patience: float) -> float:
         """Ask for what a call needs, and for a part of what the calls `behind` it do: the seconds until it is
-        ready. If they are more than `patience`, nothing is granted. May block. Raises StoreUnavailable."""
-        with self._lock:
+        ready. If they are more than `patience`, nothing is granted. May block."""
+        with self.lock:
             self._ripen()
             flow = self._taken / max(monotonic() - self._asked_at, ASK_SECONDS)
             more = min(max(flow, behind), MOST_AHEAD * pace_of(self.per_minute))
             wanted = tokens - self.held + more
-        wait = self._exchange(wanted, patience)
+        wait = self.exchange(wanted, patience)
         if wait <= patience:
-            with self._lock:
+            with self.lock:
                 self._coming += wanted
                 self._ready_at = monotonic() + wait
         return wait
 
     def settle(self, reserved: float, used: float) -> None:
         """A call used so many of its reserved tokens. Does not block."""
-        with self._lock:
+        with self.lock:
             self.held += reserved - used
-            self._used += math.ceil(used)
             if used > 0:
-                self._samples = [*self._samples, math.ceil(used)][-SAMPLES:]
+                self._samples.append(math.ceil(used))
             is_much = self.held > MOST_AHEAD * pace_of(self.per_minute)
-            if self._returning or self.rest() > 0 or not is_much or in_line(line_of(self.name)):
+            if self.rest() > 0 or not is_much or in_line(self.key):
                 return
-            self._returning = True
-        with suppress(RuntimeError):  # the interpreter ends
-            start_thread("tokens", self._give_back, daemon=False)
-
-    def _give_back(self) -> None:
-        with self._lock:
-            surplus, self.held = max(self.held, 0.0), min(self.held, 0.0)
-        with suppress(StoreUnavailable):
-            self._exchange(-surplus, math.inf)
-        self._returning = False
+            surplus, self.held = self.held, 0.0
+        self.in_background(self.exchange, -surplus, math.inf)
 
     def _ripen(self) -> None:
         """Take in the tokens that are ready, and drop those of a lease that has ended."""
@@ -199,73 +174,36 @@ class Account:
         elif not self._coming and now > max(self._ready_at, self._asked_at) + LEASE_SECONDS:
             self.held = min(self.held, 0.0)
 
-    def _exchange(self, wanted: float, patience: float) -> float:
-        """Ask the bucket in the store, or that of this process. Returns the seconds until the grant."""
-        with self._lock:
-            samples, self._samples = self._samples, []
-            used, self._used, self._taken = self._used, 0, 0.0
+    def exchange(self, wanted: float, patience: float) -> float:
+        """Ask the bucket for tokens, or give some back. Returns the seconds until the grant."""
+        with self.lock:
+            samples, self._samples, self._taken = self._samples, [], 0.0
             self._asked_at = monotonic()
         wait = 0.0
-        link = registry.link_to(None)
 
-        def step(value: Any) -> TokenBucket:
+        def step(known: TokenBucket, now: float) -> TokenBucket:
             nonlocal wait
-            bucket = cast("TokenBucket", value or new_bucket(self.name, self.per_minute))
-            wait, now = wait_of(bucket, link.now()), link.now()
-            bucket = count_used({**bucket, "per_minute": self.per_minute}, samples, used, now)
+            bucket: TokenBucket = {**known, "per_minute": self.per_minute}
+            bucket["samples"] = (bucket["samples"] + samples)[-SAMPLES:]
+            bucket["used"] += sum(samples)
+            wait = wait_of(bucket, now)
             return grant(bucket, wanted, now) if wait <= patience else bucket
 
-        try:
-            if self.is_alone and not link.is_ready:
-                raise StoreUnavailable("it rests")
-            self._bucket = link.exchange(lambda store: self._write(store, link, step))
-            self.is_alone = False
-        except StoreUnavailable:
-            if not self.is_alone:
-                with self._lock:
-                    self._samples, self._used = samples + self._samples, used + self._used
-                raise
-            self._bucket = step(self._bucket)
-        finally:
-            listeners.tell(link.notices)
+        self.known, _ = self.change(step)
         return wait
-
-    def _write(self, store: Store, link: StoreLink, step: Callable[[Any], TokenBucket]) -> TokenBucket:
-        if monotonic() - self._clock_at > CLOCK_SECONDS:
-            link.note_clock(store.now())
-            self._clock_at = monotonic()
-        return change(store, place_of(self.name), step, lasts=KEPT_FOR, now=link.now())
-
-
-def line_of(name: str) -> str:
-    return f"tokens:{name}"
-
-
-def place_of(name: str) -> str:
-    """The key of a limit's bucket in the store."""
-    return PREFIX + quote(name, safe="", errors="surrogatepass")
-
-
-_accounts: dict[str, Account] = {}
-in_forked_child(_accounts.clear)
 
 
 def account_of(name: str, per_minute: int) -> Account:
     """The account of this process."""
-    account = _accounts.get(name) or _accounts.setdefault(name, Account(name, per_minute))
+    account = Account.of(key_of(PREFIX, name), new_bucket(name, per_minute))
     account.per_minute = per_minute
     return account
 
 
 def read_buckets(store: registry.StoreReference = None) -> list[tuple[TokenBucket, float]]:
     """Each bucket in the store, and the seconds until a call may start. Raises StoreUnavailable."""
-
-    def read(opened: Store) -> list[tuple[TokenBucket, float]]:
-        now = opened.now()
-        buckets = [cast("TokenBucket", document.value) for _, document in scan_all(opened, PREFIX)]
-        return [(count_used(bucket, [], 0, now), wait_of(bucket, now)) for bucket in buckets]
-
-    return registry.link_to(store).exchange(read)
+    buckets, now = read_documents(PREFIX, store)
+    return [(bucket, wait_of(bucket, now)) for bucket in buckets]
 
 
 class TokenLimitedError(RateLimitedError):
@@ -291,12 +229,11 @@ class TokenLimit(MeteredLimit):
     function of the call's arguments returns. When it ends, it is settled by the usage in its answer, or in
     the chunks of its stream, in the forms of OpenAI, Anthropic and Gemini; `usage` is a function that
     returns it as a number or in one of these forms. A call that failed or was cancelled has used nothing. An
-    answer without a usage counts as what was reserved.
+    answer without a usage, and a call that timed out, count as what was reserved.
 
     Limits of the same name share one bucket in the store of circuits, in and out of runs. It fills at 94 %
     of `per_minute`, evenly. A process holds the tokens of a moment, so that the store is not asked for each
-    call; a dead process loses them. A store that does not answer is retried for `max_wait`, at least for
-    2 s, without a `max_wait` for 60 s; then each process has the full rate.
+    call; a dead process loses them. While the store is unavailable, each process has the full rate.
 
     Callers of a process wait in order of arrival. `max_wait` is in seconds (also "500ms" or a timedelta);
     None waits for ever. A call that would have to wait longer raises `TokenLimitedError`, which says when
@@ -340,15 +277,22 @@ class TokenLimit(MeteredLimit):
         name, came = cast("str", self.final_name()), monotonic()
         account = account_of(name, self.per_minute)
         tokens = self._reserve(account)
-        if in_line(line_of(name)) or not account.take(tokens):
-            turn = yield from stand_in_line(line_of(name), 1, self.max_wait)
-            if turn is None:
-                before = in_line(line_of(name)) * tokens / pace_of(self.per_minute)
-                raise TokenLimitedError(name, self.per_minute, tokens, account.wait() + before)
-            try:
-                yield from self._wait(account, tokens, came)
-            finally:
-                turn.leave()
+        turn = yield from stand_in_line(account.key, 1, self.max_wait)
+        if turn is None:
+            before = in_line(account.key) * tokens / pace_of(self.per_minute)
+            raise TokenLimitedError(name, self.per_minute, tokens, account.wait() + before)
+        try:
+            while not account.take(tokens):
+                patience = max(for_place(self.max_wait, monotonic() - came, None), 0.0)
+                wait, rest = account.wait(), account.rest()
+                if wait == 0 and rest == 0:
+                    behind = (in_line(account.key) - 1) * tokens
+                    wait = yield Blocking(account.ask, (tokens, behind, patience))
+                if wait > patience:
+                    raise TokenLimitedError(name, self.per_minute, tokens, wait)
+                yield from sleep_for(min(wait or rest, LOOK_SECONDS))  # other calls may give some back
+        finally:
+            turn.leave()
         return Meter(self, tokens, account.settle)
 
     def read(self, answer: Any) -> Usage | None:
@@ -369,7 +313,7 @@ class TokenLimit(MeteredLimit):
     def _reserve(self, account: Account) -> float:
         tokens: Any = self.estimate
         if callable(tokens):
-            tokens = call_with(tokens, self._arguments or {})
+            tokens = tokens(**arguments_of(tokens, self._arguments))
         if tokens is None:
             return account.usual()
         if isinstance(tokens, int | float) and 0 <= tokens <= self.per_minute:
@@ -378,21 +322,3 @@ class TokenLimit(MeteredLimit):
             f"token limit {self.name!r} allows {self.per_minute} tokens a minute, and this call needs "
             f"{tokens!r}: there will never be room for it"
         )
-
-    def _wait(self, account: Account, tokens: float, came: float) -> Steps[None]:
-        """The first in line waits for its tokens, which other calls may give back sooner."""
-        failed: float | None = None
-        while not account.take(tokens):
-            waited = monotonic() - came
-            patience = max(for_place(self.max_wait, waited, None), 0.0)
-            wait, rest = account.wait(), account.rest()
-            if wait == 0 and rest == 0:
-                behind = (in_line(line_of(account.name)) - 1) * tokens
-                try:
-                    wait = yield Blocking(partial(account.ask, tokens, behind, patience))
-                except StoreUnavailable:
-                    failed = monotonic() if failed is None else failed
-                    account.is_alone = for_server(self.max_wait, waited, monotonic() - failed) <= 0
-            if wait > patience:
-                raise TokenLimitedError(account.name, self.per_minute, tokens, wait)
-            yield from sleep_for(min(wait or rest, LOOK_SECONDS))

@@ -7,17 +7,22 @@ their JSON, and the chunks of their streams.
 from __future__ import annotations
 
 import json
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from inspect import Parameter, signature
 from typing import Any, ClassVar, NamedTuple, Self, cast
+from urllib.parse import quote
 
 from pydantic import PrivateAttr
 
 from prefect_resilience.base.drive import Steps
-from prefect_resilience.errors.taxonomy import ErrorInfo
+from prefect_resilience.base.process import in_forked_child, start_thread
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
+from prefect_resilience.guards.circuits import listeners, registry
 from prefect_resilience.guards.limits.guarding import NamedLimit, Ticket
+from prefect_resilience.stores.base import Store, change, scan_all
 
 PLACES = ("usage", "usage_metadata", "usageMetadata")
 # Where an event of a stream has its usage: OpenAI's `response.completed`, Anthropic's `message_start`.
@@ -31,7 +36,6 @@ THOUGHTS = ("thoughtsTokenCount", "thoughts_token_count")
 CACHED = ("cached_tokens", "cachedContentTokenCount", "cached_content_token_count")
 CACHE_READ, CACHE_WRITE = ("cache_read_input_tokens",), ("cache_creation_input_tokens",)
 DETAILS = ("prompt_tokens_details", "input_tokens_details")
-MODELS = ("model", "modelVersion", "model_version")
 
 
 class Usage(NamedTuple):
@@ -41,16 +45,10 @@ class Usage(NamedTuple):
     output_tokens: int = 0
     cache_read: int = 0
     cache_write: int = 0
-    model: str = ""
 
     @property
     def total(self) -> int:
         return self.input_tokens + self.output_tokens
-
-    def merge(self, later: Usage) -> Usage:
-        """The usage after another chunk of the stream: the counts of all providers only grow."""
-        counts: Iterable[int] = map(max, self[:4], later[:4])
-        return Usage(*counts, model=later.model or self.model)  # pyright: ignore[reportCallIssue]
 
 
 def read_usage(answer: Any) -> Usage | None:
@@ -64,29 +62,26 @@ def read_usage(answer: Any) -> Usage | None:
         if isinstance(answer, list | tuple):
             return merge_all(map(read_usage, cast("Iterable[Any]", answer)))
         around = (answer, *(_field(answer, name) for name in AROUND))
-        places = ((whole, _field(whole, place)) for whole in around for place in PLACES)
-        return merge_all(_read_counts(counts, whole) for whole, counts in places if counts is not None)
+        return merge_all(_read_counts(_field(whole, place)) for whole in around for place in PLACES)
     return None
 
 
 def merge_all(usages: Iterable[Usage | None]) -> Usage | None:
-    total: Usage | None = None
-    for usage in usages:
-        total = total if usage is None else usage if total is None else total.merge(usage)
-    return total
+    """The usage after some chunks of a stream: the counts of all providers only grow."""
+    known = [usage for usage in usages if usage is not None]
+    return Usage(*map(max, zip(*known, strict=True))) if known else None
 
 
-def _read_counts(counts: Any, whole: Any) -> Usage | None:
+def _read_counts(counts: Any) -> Usage | None:
     question, output = _count(counts, INPUT), _count(counts, OUTPUT)
     if output is None and question is None:
         return None
-    read, write = _count(counts, CACHE_READ) or 0, _count(counts, CACHE_WRITE) or 0
+    read, write, tools, thoughts = (
+        _count(counts, names) or 0 for names in (CACHE_READ, CACHE_WRITE, TOOLS, THOUGHTS)
+    )
     inside = next((count for name in DETAILS if (count := _count(_field(counts, name), CACHED))), 0)
-    total_input = (question or 0) + (_count(counts, TOOLS) or 0) + read + write
-    total_output = (output or 0) + (_count(counts, THOUGHTS) or 0)
-    model = next((str(name) for place in MODELS if (name := _field(whole, place))), "")
     cached = read + (inside or _count(counts, CACHED) or 0)
-    return Usage(total_input, total_output, cached, write, model)
+    return Usage((question or 0) + tools + read + write, (output or 0) + thoughts, cached, write)
 
 
 def _field(whole: Any, name: str) -> Any:
@@ -138,13 +133,15 @@ class Meter(Ticket):
         self.settle(None if is_whole else GeneratorExit())
 
     def settle(self, error: BaseException | None, info: ErrorInfo | None = None) -> None:
-        """Give back what was not used. An answer without a usage counts as what was reserved, and so does,
-        at least, one that was cut off."""
+        """Give back what was not used. An answer without a usage counts as what was reserved, and so does a
+        call that timed out, because the service may go on with it. One that was cut off counts as at least
+        that."""
         if (self._waits and error is None) or self._settle is None:
             return
         settle, self._settle = self._settle, None
         used = None if self._usage is None else self._limit.amount(self._usage)
-        if error is not None and not self._seen and not self._limit.may_have_used(info):
+        timed_out = info is not None and info.category is ErrorCategory.TIMEOUT
+        if error is not None and not self._seen and not timed_out:
             used = 0.0
         elif used is None or (error is not None and used < self.reserved):
             used = self.reserved
@@ -183,12 +180,10 @@ class MeteredLimit(NamedLimit):
     """The base class of the limits on what calls use."""
 
     metered: ClassVar[bool] = True
-    _arguments: Mapping[str, Any] | None = PrivateAttr(default=None)
+    _arguments: Mapping[str, Any] = PrivateAttr(default_factory=dict)
 
     def bind(self, parameters: Mapping[str, Any]) -> Self:
         """The limit for a call with these parameters."""
-        if self._arguments is not None:
-            return self
         bound = super().bind(parameters)
         bound = bound.model_copy() if bound is self else bound
         bound._arguments = parameters
@@ -202,26 +197,85 @@ class MeteredLimit(NamedLimit):
     def amount(self, usage: Usage) -> float | None:
         """What a call with this usage counts for; None if that is unknown."""
 
-    def may_have_used(self, info: ErrorInfo | None) -> bool:
-        """Whether a call that failed with this error counts as what it reserved."""
-        return False
-
     def finish(
-        self,
-        ticket: Ticket,
-        error: BaseException | None = None,
-        *,
-        info: ErrorInfo | None = None,
-        took: float | None = None,
+        self, ticket: Ticket, error: BaseException | None = None, *, info: ErrorInfo | None = None, **_: Any
     ) -> Steps[None]:
         """Settle the call."""
         cast("Meter", ticket).settle(error, info)
         yield from ()
 
 
-def call_with(fn: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Call `fn` with those of the arguments that it declares, by their names."""
-    declared = signature(fn).parameters
-    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in declared.values()):
-        return fn(**arguments)
-    return fn(**{name: value for name, value in arguments.items() if name in declared})
+# -- the documents of these limits
+
+# Beyond this many documents, those that need no settling are forgotten.
+MOST_SHARES = 1_000
+
+
+class Share:
+    """What this process knows and has of a document that the fleet shares: a bucket of tokens, or a cap."""
+
+    keeps: ClassVar[float]
+    """Seconds for which the store keeps the document without a change."""
+
+    def __init__(self, key: str, fresh: Any) -> None:
+        self.key = key
+        self.known: Any = fresh
+        self.lock = threading.RLock()  # re-entrant: the garbage collector may end a stream at any time
+
+    @classmethod
+    def of(cls, key: str, fresh: Any) -> Self:
+        """The share of this process; `fresh` is the document before its first call."""
+        if len(shares) >= MOST_SHARES:
+            for old in [share.key for share in shares.values() if share.is_settled()]:
+                shares.pop(old, None)
+        return cast("Self", shares.get(key) or shares.setdefault(key, cls(key, fresh)))
+
+    def is_settled(self) -> bool:
+        """Whether it can be forgotten: the document in the store has everything."""
+        return False
+
+    def change(self, step: Callable[[Any, float], Any]) -> tuple[Any, bool]:
+        """The document after `step`, which gets it and the store's time, and whether the store has it.
+
+        While the store is unavailable, the process goes on with the document that it knows. May block.
+        """
+        link = registry.link_to(None)
+
+        def write(store: Store) -> Any:
+            link.note_clock(store.now())
+            return change(store, self.key, step_now, lasts=self.keeps, now=link.now())
+
+        def step_now(value: Any) -> Any:
+            return step(value or self.known, link.now())
+
+        try:
+            if not link.is_ready:
+                raise StoreUnavailable("it rests")
+            self.known = link.exchange(write)
+            return self.known, True
+        except StoreUnavailable:
+            return step_now(None), False
+        finally:
+            listeners.tell(link.notices)
+
+    def in_background(self, work: Callable[..., Any], *args: Any) -> None:
+        with suppress(RuntimeError):  # the interpreter ends
+            start_thread("limits", work, *args, daemon=False)
+
+
+shares: dict[str, Share] = {}
+in_forked_child(shares.clear)
+
+
+def key_of(prefix: str, name: str) -> str:
+    """The key of a document."""
+    return prefix + quote(name, safe="/", errors="surrogatepass")
+
+
+def read_documents(prefix: str, store: registry.StoreReference) -> tuple[list[Any], float]:
+    """The values in the store whose keys start with `prefix`, and its time. Raises StoreUnavailable."""
+
+    def read(opened: Store) -> tuple[list[Any], float]:
+        return [document.value for _, document in scan_all(opened, prefix)], opened.now()
+
+    return registry.link_to(store).exchange(read)

@@ -18,7 +18,7 @@ SHOWN = 100
 
 
 class LimitRow(BaseModel, frozen=True):
-    """A token limit or a cap. `used` are the tokens of this minute and the last one, or the money spent."""
+    """A token limit or a cap. `used` are the tokens of all calls, or the money spent."""
 
     name: str
     kind: Literal["tokens", "USD"]
@@ -26,14 +26,10 @@ class LimitRow(BaseModel, frozen=True):
     allowed: float
     used: float
     reserved: float = 0.0
-    has_room: bool
     room: str
 
 
-COLUMNS: look.Columns = {
-    **{"limit": "name", "kind": "kind", "per": "per", "allowed": "allowed", "used": "used"},
-    **{"reserved": "reserved", "room": "room"},
-}
+COLUMNS: look.Columns = {"limit": "name"} | {name: name for name in [*LimitRow.model_fields][1:]}
 
 
 def read_limits(store: StoreReference = None) -> list[LimitRow]:
@@ -44,26 +40,24 @@ def read_limits(store: StoreReference = None) -> list[LimitRow]:
             kind="tokens",
             per="minute",
             allowed=bucket["per_minute"],
-            used=sum(bucket["used"]),
-            has_room=wait == 0,
+            used=bucket["used"],
             room="now" if wait == 0 else f"in {wait:.1f} s",
         )
         for bucket, wait in read_buckets(store)
     ]
     rows += [
         LimitRow(
-            name=spending["name"] or spending["scope"],
+            name=cap["name"] or cap["scope"],
             kind="USD",
-            per=f"{spending['per']} {spending['scope']}",
-            allowed=spending["usd"],
-            used=round(spending["spent"], 6),
-            reserved=round(spending["reserved"], 6),
-            has_room=not spending["reached"],
-            room="reached" if spending["reached"] else "now",
+            per=f"{cap['per']} {cap['scope']}",
+            allowed=cap["usd"],
+            used=round(cap["spent"], 6),
+            reserved=round(cap["reserved"], 6),
+            room="reached" if cap["reached"] else "now",
         )
-        for spending in read_spending(store)
+        for cap in read_spending(store)
     ]
-    return sorted(rows, key=lambda row: (row.has_room, row.name, row.per))
+    return sorted(rows, key=lambda row: (row.room == "now", row.name, row.per))
 
 
 def page_rows(limits: list[LimitRow]) -> dict[str, dict[str, Any]]:

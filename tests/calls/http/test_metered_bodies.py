@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from prefect_resilience import TokenLimit
-from prefect_resilience.calls.edge import bodies
 from prefect_resilience.guards.limits import tokens
 from prefect_resilience.guards.limits.tokens import read_buckets
+from prefect_resilience.guards.limits.usage import shares
 from prefect_resilience.http import ResilientTransport
 from tests.calls.http.server import Act
 from tests.calls.http.webs import each_client
@@ -25,13 +25,13 @@ LAST = b'data: {"type": "message_delta", "usage": {"output_tokens": 32}}\n\n'
 
 @pytest.fixture
 def limit(request):
-    tokens._accounts.clear()
+    shares.clear()
     return TokenLimit("ask", per_minute=600_000, estimate=lambda body: body["max_tokens"])
 
 
 def used() -> int:
-    tokens.account_of("ask", 600_000)._exchange(0.0, math.inf)
-    return sum(read_buckets()[0][0]["used"])
+    tokens.account_of("ask", 600_000).exchange(0.0, math.inf)
+    return read_buckets()[0][0]["used"]
 
 
 ANSWERS = {
@@ -76,17 +76,17 @@ def test_a_stream_that_is_closed_after_its_last_event_is_whole(server, limit):
     assert used() == 42
 
 
-def test_a_body_in_memory_and_one_that_is_too_large(limit, monkeypatch):
+def test_a_body_in_memory_and_one_of_another_kind(limit):
     def reply(request):
-        return httpx.Response(200, json={"usage": {"prompt_tokens": 7}})
+        kinds = (
+            {"json": {"usage": {"prompt_tokens": 7}}} if request.url.path == "/ask" else {"content": WHOLE}
+        )
+        return httpx.Response(200, **kinds)
 
     client = httpx.Client(transport=ResilientTransport(limits=limit, transport=httpx.MockTransport(reply)))
-    client.post("http://service.test", json={"max_tokens": 100})
+    client.post("http://service.test/ask", json={"max_tokens": 100})
     assert used() == 7
-    monkeypatch.setattr(bodies, "MOST_METERED", 10)
-    large = httpx.MockTransport(lambda request: httpx.Response(200, stream=httpx.ByteStream(WHOLE)))
-    client = httpx.Client(transport=ResilientTransport(limits=limit, transport=large))
-    assert client.post("http://service.test", json={"max_tokens": 100}).content == WHOLE
+    assert client.post("http://service.test/file", json={"max_tokens": 100}).content == WHOLE
     assert used() == 107
 
 

@@ -9,15 +9,14 @@ import pytest
 
 from prefect_resilience import SpendCap, SpendCapReachedError, TokenLimit
 from prefect_resilience.guards.circuits.registry import forget_circuits
-from prefect_resilience.guards.limits import spend, tokens
+from prefect_resilience.guards.limits.usage import shares
 from prefect_resilience.operations.dashboard.desk import Desk
 
 
 @pytest.fixture(autouse=True)
 def first_calls():
     forget_circuits()
-    tokens._accounts.clear()
-    spend._purses.clear()
+    shares.clear()
 
 
 def ask(model: str, max_tokens: int) -> Any:
@@ -31,14 +30,14 @@ def test_limits_are_listed_with_their_room(url: str, cli: Any) -> None:
     for cap in (SpendCap(usd=1, name="agents"), SpendCap(usd=0.01, per="day")):
         cap.call(ask, "gpt-4o", 900)
         for thread in threading.enumerate():
-            if thread.name == "prefect-resilience-spend":
+            if thread.name == "prefect-resilience-limits":
                 thread.join()
     with pytest.raises(SpendCapReachedError):
         cap.call(ask, "gpt-4o", 900)
     listed = cli("limits", "list", "--json").json
     reached, busy, agents, quiet = listed
     assert (reached["per"].partition(" ")[0], reached["room"], reached["used"]) == ("day", "reached", 0.009)
-    assert (busy["name"], busy["kind"], busy["has_room"]) == ("busy", "tokens", False)
+    assert (busy["name"], busy["kind"]) == ("busy", "tokens")
     assert busy["room"].startswith("in ")
     assert (agents["name"], agents["allowed"], agents["used"]) == ("agents", 1, 0.009)
     assert (quiet["name"], quiet["per"], quiet["room"]) == ("quiet", "minute", "now")

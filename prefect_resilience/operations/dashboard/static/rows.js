@@ -241,9 +241,10 @@ export function fillBudget(node, id, row) {
 }
 
 export function fillLimit(node, id, row) {
-  node.dataset.level = row.has_room ? "good" : row.kind === "USD" ? "open" : "probing";
+  const hasRoom = row.room === "now", isMoney = row.kind === "USD";
+  node.dataset.level = hasRoom ? "good" : isMoney ? "open" : "probing";
   text(part(node, "name"), row.name);
-  text(part(node, "badge"), row.has_room ? "" : row.kind === "USD" ? "reached" : `room ${row.room}`);
+  text(part(node, "badge"), hasRoom ? "" : isMoney ? "reached" : `room ${row.room}`);
   const reserved = row.reserved ? `, ${row.reserved} reserved` : "";
   text(part(node, "figures"), `${number(row.used)} ${row.kind} used${reserved}; ${number(row.allowed)} a ${row.per}`);
   text(part(node, "why"), "");
