@@ -13,6 +13,9 @@ RULES: tuple[tuple[str, str, str], ...] = (
     (r"value\[:6\d\]", "value[:60]", "no word that is known comes near that length"),
     (r"^\s*(?:title|None),$", "title,", "pydantic puts the title of the model in its place"),
     (r"_SCALARS (?:or|and) type", "_SCALARS or type", "a short way to the same answer"),
+    (r"_Node\(.*\)", "_Node()", "only its value and its root are read"),
+    (r"self [&|] other", "self & other", "both raise the same error"),
+    (r"or \"\w*\"\)\.ljust", 'or "").ljust', "its first six characters are cut off"),
     (r",?\s*strict=(?:True|None|False)\b|,\s*(?=\))", "", "both sides are always as long as each other"),
 )
 """A pattern, what it becomes, and why: a change that is gone after this is none."""

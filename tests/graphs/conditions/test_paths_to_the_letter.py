@@ -95,12 +95,23 @@ QUERIES: list[tuple[str, Any, Any]] = [
     ("$.*.t", {"t": 1, "x": {"t": 2, "y": {"t": 3}}}, [2]),
     ("$[0, 1]['a']", [{"a": 1}, {"a": 2}, {"a": 3}], [1, 2]),
     ("$[0]", {"[0]": 3}, None),
+    ("$[?@ < 1]", [1, 0], [0]),
+    ("$.a[?$.c[?$.b == @]]", {"a": [1, 2], "b": 7, "c": [7]}, [1, 2]),
+    ("$.a[?$.c[?$.b == @]]", {"a": [1, 2], "b": 7, "c": [8]}, None),
+    ("a.-1", {"a": [4, 5]}, 5),
+    ("a['say \"so\"']", {"a": {'say "so"': 4}}, 4),
 ]
 
 
 @pytest.mark.parametrize(("query", "value", "expected"), QUERIES)
 def test_what_a_query_finds(query: str, value: Any, expected: Any) -> None:
     assert found(query, value) == expected
+
+
+def test_the_functions_of_a_filter_are_those_of_conditions() -> None:
+    functions = jsonpaths._Environment(strict=True).function_extensions
+    for name, whole in (("match", True), ("search", False)):
+        assert (type(functions[name]).__name__, functions[name].whole) == (f"_{name.title()}", whole)
 
 
 STEPS: list[tuple[str, Any, int]] = [
