@@ -109,7 +109,8 @@ def read_contexts(kinds: Mapping[str, str], values: Mapping[str, Any]) -> ModelC
             turn = node or _prompting_run(messages, value.run_id)
         elif kind in OPENAI:
             turn = _read(value.context, RUN_ID)
-            passed = ((f"usage:{id(value.usage)}", 1),)
+            # One object in a run: its address may be that of the next one, too.
+            passed = ((getattr(value.usage, "__dict__", {}).setdefault("_once", f"run:{uuid4().hex}"), 1),)
         call_id = call_id or getattr(value, "tool_call_id", None)
     # Without the id of this call, the calls of the conversation cannot be compared with it.
     names = list(_names(messages)) if call_id else []
