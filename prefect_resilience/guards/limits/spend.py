@@ -170,7 +170,7 @@ class Purse(Share):
         """Calls that end together are settled together."""
         with self._asking:
             if not self.is_settled():
-                self.take(0.0, self.known["usd"])
+                self.take(0.0, self.document["usd"])
 
 
 def read_spending(store: registry.StoreReference = None) -> list[Spending]:

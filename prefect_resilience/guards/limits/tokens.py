@@ -118,7 +118,7 @@ class Account(Share):
         self._samples: list[int] = []
 
     def usual(self) -> float:
-        return usual([*self.known["samples"], *self._samples][-SAMPLES:], self.per_minute)
+        return usual([*self.document["samples"], *self._samples][-SAMPLES:], self.per_minute)
 
     def take(self, tokens: float) -> bool:
         """Take the tokens if the process holds them."""
@@ -181,15 +181,15 @@ class Account(Share):
             self._asked_at = monotonic()
         wait = 0.0
 
-        def step(known: TokenBucket, now: float) -> TokenBucket:
+        def step(before: TokenBucket, now: float) -> TokenBucket:
             nonlocal wait
-            bucket: TokenBucket = {**known, "per_minute": self.per_minute}
+            bucket: TokenBucket = {**before, "per_minute": self.per_minute}
             bucket["samples"] = (bucket["samples"] + samples)[-SAMPLES:]
             bucket["used"] += sum(samples)
             wait = wait_of(bucket, now)
             return grant(bucket, wanted, now) if wait <= patience else bucket
 
-        self.known, _ = self.change(step)
+        self.document, _ = self.change(step)
         return wait
 
 

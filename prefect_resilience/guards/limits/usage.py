@@ -68,8 +68,8 @@ def read_usage(answer: Any) -> Usage | None:
 
 def merge_all(usages: Iterable[Usage | None]) -> Usage | None:
     """The usage after some chunks of a stream: the counts of all providers only grow."""
-    known = [usage for usage in usages if usage is not None]
-    return Usage(*map(max, zip(*known, strict=True))) if known else None
+    present = [usage for usage in usages if usage is not None]
+    return Usage(*map(max, zip(*present, strict=True))) if present else None
 
 
 def _read_counts(counts: Any) -> Usage | None:
@@ -219,14 +219,14 @@ class Share:
 
     def __init__(self, key: str, fresh: Any) -> None:
         self.key = key
-        self.known: Any = fresh
+        self.document: Any = fresh
         self.lock = threading.RLock()  # re-entrant: the garbage collector may end a stream at any time
 
     @classmethod
     def of(cls, key: str, fresh: Any) -> Self:
         """The share of this process; `fresh` is the document before its first call."""
         if len(shares) >= MOST_SHARES:
-            for old in [share.key for share in shares.values() if share.is_settled()]:
+            for old in [share.key for share in list(shares.values()) if share.is_settled()]:
                 shares.pop(old, None)
         return cast("Self", shares.get(key) or shares.setdefault(key, cls(key, fresh)))
 
@@ -246,13 +246,13 @@ class Share:
             return change(store, self.key, step_now, lasts=self.keeps, now=link.now())
 
         def step_now(value: Any) -> Any:
-            return step(value or self.known, link.now())
+            return step(value or self.document, link.now())
 
         try:
             if not link.is_ready:
                 raise StoreUnavailable("it rests")
-            self.known = link.exchange(write)
-            return self.known, True
+            self.document = link.exchange(write)
+            return self.document, True
         except StoreUnavailable:
             return step_now(None), False
         finally:

@@ -26,7 +26,6 @@ from prefect_resilience.guards.limits.tokens import (
     new_bucket,
     pace_of,
     read_buckets,
-    usual,
     wait_of,
 )
 from prefect_resilience.guards.limits.usage import Usage, key_of, read_usage, shares
@@ -395,10 +394,6 @@ def test_much_that_was_not_used_goes_back_to_the_fleet(monkeypatch):
 
 def tokens_threads():
     return [thread for thread in threading.enumerate() if thread.name == "prefect-resilience-limits"]
-
-
-def test_few_calls_tell_little():
-    assert [usual([3], 100), usual([], 900), usual([1] * 5, 900)] == [3, 9, 1]
 
 
 def test_without_the_store_the_limit_holds_in_this_process(caplog, monkeypatch):
