@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
@@ -126,6 +126,15 @@ def element(name: str, text: str | None = None, **attributes: str | float | None
 
 def rect(x: float, y: float, width: float, height: float, **attributes: str | float | None) -> str:
     return element("rect", None, x=x, y=y, width=width, height=height, **attributes)
+
+
+def svg(width: float, height: float, title: str, parts: Iterable[str]) -> str:
+    """A document with these parts on a white card."""
+    size = f'width="{number(width)}" height="{number(height)}"'
+    box = f'viewBox="0 0 {number(width)} {number(height)}"'
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} role="img" font-family="{FONT}">'
+    card = rect(0.5, 0.5, width - 1, height - 1, rx=8, fill="#ffffff", stroke="#d9d9d9")
+    return "\n".join([start, element("title", title), card, *parts, "</svg>"])
 
 
 def words(

@@ -16,7 +16,7 @@ from statistics import mean
 from typing import Any, Literal, NamedTuple, cast
 from unicodedata import east_asian_width
 
-from prefect_resilience.base.text import FONT, element, lasting, number, rect, words
+from prefect_resilience.base.text import element, lasting, number, rect, svg, words
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans.model import Node, Plan
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
@@ -314,7 +314,7 @@ def plan_to_svg(plan: Plan, result: PlanResult | None = None) -> str:
     inner = max(widest, 240.0, *(text_width(text, _HEAD) for text in header))
     bottom = max((place.bottom for place in places.values()), default=0)
     width, height = inner + 2 * _MARGIN, top + bottom + _MARGIN
-    parts = [rect(0.5, 0.5, width - 1, height - 1, rx=8, fill="#ffffff", stroke="#d9d9d9")]
+    parts: list[str] = []
     for row, text in enumerate(header):
         parts.append(words(text, _MARGIN, _MARGIN + 24 * row + 12, _HEAD, INK, bold=not row))
     parts.append(f'<g transform="translate({number(width / 2)} {number(top)})">')
@@ -322,9 +322,7 @@ def plan_to_svg(plan: Plan, result: PlanResult | None = None) -> str:
         parts += _draw_arrow(arrow, places[arrow.source], places[arrow.target])
     for box in picture.boxes:
         parts += _draw_box(box, labels[box.id], places[box.id], sizes[box.id])
-    size = f'{number(width)}" height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}"'
-    start = f'<svg xmlns="http://www.w3.org/2000/svg" width="{size} role="img" font-family="{FONT}">'
-    return "\n".join([start, element("title", " - ".join(header) or "plan"), *parts, "</g>", "</svg>"])
+    return svg(width, height, " - ".join(header) or "plan", [*parts, "</g>"])
 
 
 def text_width(text: str, size: float) -> float:

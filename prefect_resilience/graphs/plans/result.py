@@ -9,14 +9,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_serializer
 
-from prefect_resilience.base.plain import plain, plain_or_cut
+from prefect_resilience.base.plain import plain
 from prefect_resilience.base.text import plural
 from prefect_resilience.errors.classify.classify import classifier
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ResilienceError
-from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, FailureReason, bounded
 from prefect_resilience.graphs.plans.model import Node
+from prefect_resilience.guards.partials import partial_output
 
 NodeStatus = Literal["succeeded", "failed", "handled", "skipped"]
 
@@ -183,21 +184,11 @@ def partial_results(outputs: Mapping[str, Any]) -> dict[str, Any]:
     room = ALL_RESULTS
     parts: dict[str, Any] = {}
     for name, output in outputs.items():
-        parts[name], size = _shorten_output(output, min(EACH_RESULT, room))
-        room -= size + len(name)
+        part = partial_output(output, min(EACH_RESULT, room))
+        parts[name] = part.model_dump() if part and part.truncated else part and part.content
+        room -= len(json.dumps(parts[name], ensure_ascii=False, default=str)) + len(name)
         if room <= 0:
             if len(parts) < len(outputs):
                 parts["…"] = {"truncated": True, "left_out": len(outputs) - len(parts)}
             break
     return parts
-
-
-def _shorten_output(output: Any, most: int) -> tuple[Any, int]:
-    """One output within `most` characters of JSON, and its length."""
-    copy, cut = plain_or_cut(output, depth=40, items=EACH_RESULT)
-    value = redact_data(copy)
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    if len(text) <= most and not cut:
-        return value, len(text)
-    size = None if cut else len(text)
-    return {"truncated": True, "original_size": size, "content": redact(text[:most])}, min(len(text), most)

@@ -24,6 +24,7 @@ from prefect.settings import get_current_settings
 from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.base.text import one_line, plural, utc_text
 from prefect_resilience.durable.batches.edge.flow_runs import stranded_runs
+from prefect_resilience.durable.batches.edge.marks import pages
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.operations.diagnosis import DiagnosisFinding, finding
 from prefect_resilience.operations.installation import automations_by_name, plan_install
@@ -228,11 +229,8 @@ def _send(client: SyncPrefectClient, event_id: UUID) -> None:
 
 def pools(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     """Work pools with deployments but without a worker."""
-    used: Counter[str] = Counter()
-    offset = 0
-    while page := client.read_deployments(limit=200, offset=offset):
-        used.update(deployment.work_pool_name for deployment in page if deployment.work_pool_name)
-        offset += len(page)
+    names = (deployment.work_pool_name for deployment in pages(client.read_deployments))
+    used = Counter[str](filter(None, names))
     for name, deployments in sorted(used.items()):
         try:
             pool = client.read_work_pool(name)

@@ -29,12 +29,14 @@ from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.base.text import one_line
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
+from prefect_resilience.durable.batches.edge.marks import pages
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.installation.catalog import (
     ALERTS,
     NAME,
     POOL,
+    SCHEDULES,
     UNKNOWN,
     Action,
     AutomationFile,
@@ -47,7 +49,6 @@ from prefect_resilience.operations.reports.runs import OWN_TAG
 from prefect_resilience.operations.tuning import NEEDS_NUMPY, has_numpy
 from prefect_resilience.tasks.edge.policy_block import SLUG, ResiliencePolicy
 
-PAGE = 200
 WEBHOOK = "custom-webhook"
 PAYLOAD = {"subject": "{{subject}}", "body": "{{body}}", "text": "{{subject}}\n{{body}}"}
 """The body of an alert. Chat services read `text`."""
@@ -168,11 +169,8 @@ def _remove(run: Installation, automation: Automation, why: str = "") -> None:
 def automations_by_name(client: SyncPrefectClient) -> dict[str, list[Automation]]:
     """Every automation of the server by name, the newest last."""
     by_name: dict[str, list[Automation]] = {}
-    offset = 0
-    while page := client.read_automations(limit=PAGE, offset=offset):
-        for automation in page:
-            by_name.setdefault(automation.name, []).append(automation)
-        offset += len(page)
+    for automation in pages(client.read_automations):
+        by_name.setdefault(automation.name, []).append(automation)
     return by_name
 
 
@@ -294,8 +292,9 @@ def _deploy(run: Installation, operation: Operation, pool: str) -> UUID | None:
     if there is None:
 
         def create() -> UUID:
-            crons = [CronSchedule(cron=operation.schedule, timezone="UTC")] if operation.schedule else []
-            schedules = [DeploymentScheduleCreate(schedule=cron) for cron in crons]
+            cron = SCHEDULES.get(operation.name)
+            crons = [CronSchedule(cron=cron, timezone="UTC")] if cron else []
+            schedules = [DeploymentScheduleCreate(schedule=schedule) for schedule in crons]
             flow_id, own = client.create_flow_from_name(operation.name), {"tags": operation.tags}
             return client.create_deployment(flow_id, operation.name, schedules=schedules, **own, **wanted)
 
@@ -371,7 +370,7 @@ def _automate(run: Installation, file: AutomationFile, there: Automation | None)
     blocks = [action.block_document_id for action in actions if isinstance(action, SendNotification)]
     # Without another block, alerts go through the one that the automation has.
     ids = {**({"notification": str(blocks[0])} if blocks else {}), **run.ids}
-    if "notification" in file.needs and "notification" not in ids:
+    if "${notification}" in file.text and "notification" not in ids:
         why = "no receiver for alerts: add --webhook or --notification-block"
         return run.note("automation", file.name, "skipped", why)
     wanted = with_mark(AutomationCore.model_validate(file.fill(ids)))

@@ -60,10 +60,6 @@ class Operation:
         """The tag of what the package runs for itself. A plan is the user's."""
         return [] if self.name == "run-plan" else [OWN_TAG]
 
-    @property
-    def schedule(self) -> str | None:
-        return SCHEDULES.get(self.name)
-
     @cached_property
     def parameters(self) -> dict[str, Any]:
         """The JSON Schema of its parameters, for the form in the UI."""
@@ -79,11 +75,6 @@ class AutomationFile:
 
     name: str
     text: str
-
-    @property
-    def needs(self) -> set[str]:
-        """The names of the placeholders."""
-        return set(PLACEHOLDER.findall(self.text))
 
     def fill(self, ids: Mapping[str, str]) -> dict[str, Any]:
         """The document with ids in place of the placeholders."""

@@ -102,11 +102,10 @@ class Api:
         """The number of `task_runs` or `flow_runs` that match."""
         return int(self.post(f"/{kind}/count", {kind: filters}))
 
-    def page(
-        self, filters: Filter, offset: int = 0, sort: str = "END_TIME_DESC", kind: str = "task_runs"
-    ) -> list[dict[str, Any]]:
-        """Up to PAGE `task_runs` or `flow_runs` that match, by default the latest end first."""
-        return self.post(f"/{kind}/filter", {kind: filters, "limit": PAGE, "offset": offset, "sort": sort})
+    def page(self, filters: Filter, offset: int = 0, kind: str = "task_runs") -> list[dict[str, Any]]:
+        """Up to PAGE `task_runs` or `flow_runs` that match, the latest end first."""
+        body = {kind: filters, "limit": PAGE, "offset": offset, "sort": "END_TIME_DESC"}
+        return self.post(f"/{kind}/filter", body)
 
     # -- events
 

@@ -179,13 +179,13 @@ NamedRuns = dict[str, tuple[str, RecordedRun]]
 TaskNames = Mapping[str, str | None]
 
 
-def read_evidence(since: When = None, until: When = None) -> RecordedPeriod:
-    """The record of a period, by default of the last 7 days.
+def read_evidence(since: When) -> RecordedPeriod:
+    """The record from a time until now.
 
     Raises ConfigurationError for an empty period and ReportError if the Prefect API is unavailable. What is
     missing, or only a sample, is in `unknown`.
     """
-    period = period_of(timedelta(days=7) if since is None else since, until, datetime.now(UTC))
+    period = period_of(since, None, datetime.now(UTC))
     unknown: dict[str, str] = {}
     with opened() as api:
         options = options_of(api, period)

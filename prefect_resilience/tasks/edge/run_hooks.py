@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -57,9 +56,15 @@ def dead_letter(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> N
     """
     if isinstance(task, Flow):
         raise ConfigurationError("dead_letter is a hook of tasks: put it on the tasks of the flow")
-    if is_enabled():
-        capture_for_task(task, task_run, state)
-        _given.pop(task_run.id, None)
+    if not is_enabled():
+        return
+    log = task_run_logger(task_run=task_run, task=task)
+    try:
+        if not is_replay_itself(task_run.id):  # its letter exists, and the replay records the outcome
+            _keep(*_make_letter(task, task_run, state), log)
+    except Exception as failure:  # noqa: BLE001 - the run has failed already, and its error must stay
+        log.error("The dead letter could not be created: %r", failure)
+    _given.pop(task_run.id, None)
 
 
 def keep_dead_letter(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> None:
@@ -68,42 +73,25 @@ def keep_dead_letter(task: Task[..., Any], task_run: TaskRun, state: State[Any])
         dead_letter(task, task_run, state)
 
 
-def capture_for_task(
-    task: Task[..., Any],
-    task_run: TaskRun,
-    state: State[Any] | None = None,
-    *,
-    parameters: Mapping[str, Any] | None = None,
-    context: ErrorContext | None = None,
-) -> DeadLetter | None:
-    """Keep a failed task run as a dead letter. None if the letter is not new or could not be kept.
-
-    `parameters` are those of the call in Prefect's form (default: the run's own). `context` is the error
-    (default: read from `state`). Never raises.
-    """
-
-    def make_letter() -> tuple[DeadLetter, Contents] | None:
-        if is_replay_itself(task_run.id):
-            return None  # the letter exists, and its replay records the outcome
-        arguments = _parameters_of(task_run) if parameters is None else dict(parameters)
-        error = context or _error_of(state, arguments)
-        flow_run = _flow_run()
-        return letter_of(
-            arguments,
-            error and _with_run(error, task, task_run),
-            now=datetime.now(UTC),
-            name=task.name,
-            key=task.task_key,
-            source=source_of(task),
-            batch_id=_batch_of(task_run),
-            flow_run_id=str(task_run.flow_run_id) if task_run.flow_run_id else None,
-            task_run_id=str(task_run.id),
-            run_count=flow_run.run_count if flow_run is not None else 1,
-            starts=starts_around(flow_run),
-            attempts=_attempts_of(error, task_run),
-        )
-
-    return _capture(make_letter, task_run_logger(task_run=task_run, task=task))
+def _make_letter(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> tuple[DeadLetter, Contents]:
+    arguments = _parameters_of(task_run)
+    keep_secrets_out_of_logs()
+    learn_secrets(arguments)
+    error, flow_run = error_context(state), _flow_run()
+    return letter_of(
+        arguments,
+        error and _with_run(error, task, task_run),
+        now=datetime.now(UTC),
+        name=task.name,
+        key=task.task_key,
+        source=source_of(task),
+        batch_id=_batch_of(task_run),
+        flow_run_id=str(task_run.flow_run_id) if task_run.flow_run_id else None,
+        task_run_id=str(task_run.id),
+        run_count=flow_run.run_count if flow_run is not None else 1,
+        starts=starts_around(flow_run),
+        attempts=_attempts_of(error, task_run),
+    )
 
 
 def _attempts_of(error: ErrorContext | None, task_run: TaskRun) -> int:
@@ -112,16 +100,7 @@ def _attempts_of(error: ErrorContext | None, task_run: TaskRun) -> int:
     return starts if error is None else max(error.attempt, starts) - error.rejected_calls
 
 
-def _capture(make: Callable[[], tuple[DeadLetter, Contents] | None], log: Log) -> DeadLetter | None:
-    try:
-        letter = make()
-        return None if letter is None else _keep(*letter, log)
-    except Exception as failure:  # noqa: BLE001 - the run has failed already, and its error must stay
-        log.error("The dead letter could not be created: %r", failure)
-        return None
-
-
-def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None:
+def _keep(letter: DeadLetter, contents: Contents, log: Log) -> None:
     """Store the letter. If that fails, write it to this host's disk; if that fails too, log what is lost."""
     queue = None
     try:
@@ -135,7 +114,7 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
             stored = keep_on_host(queue, letter, contents)
         except (OSError, ValueError, StoreUnavailable) as worse:
             log.error(loss(letter, worse))
-            return None
+            return
         log.warning(
             "The store is unavailable; dead letter %s is kept on this host until it answers: %s",
             stored.id,
@@ -148,7 +127,6 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
             log.warning("Kept as dead letter %s: %s", stored.id, stored.summary())
     happening = "dead-letter.failed-again" if stored.failures > 1 else "dead-letter.created"
     emit(happening, "dead-letter", stored.id, _payload_of(stored))
-    return stored
 
 
 # -- calls that succeed when their flow run is run again
@@ -198,12 +176,6 @@ def _payload_of(letter: DeadLetter) -> dict[str, Any]:
     return letter.model_dump(
         mode="json", exclude={"left_out", "claim", "replays", "size", "identity"}, exclude_none=True
     )
-
-
-def _error_of(state: State[Any] | None, parameters: Mapping[str, Any]) -> ErrorContext | None:
-    keep_secrets_out_of_logs()
-    learn_secrets(parameters)
-    return error_context(state)
 
 
 def _with_run(error: ErrorContext, task: Task[..., Any], task_run: TaskRun) -> ErrorContext:

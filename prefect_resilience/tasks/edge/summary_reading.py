@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import FlowRun, TaskRun
+from prefect.client.schemas.sorting import TaskRunSort
 from prefect.types._datetime import parse_datetime
 
+from prefect_resilience.durable.batches.edge.marks import PAGE, pages, runs_below
 from prefect_resilience.durable.batches.run_passes import RunOrigin
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.tasks.edge.seams import next_page
@@ -29,10 +33,8 @@ from prefect_resilience.telemetry.model import (
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-PAGE = 200
 MOST_RUNS = 4_000
 MOST_EVENTS = 2_000
-DEPTH = 3
 EVENTS = (*sorted(REMARKABLE_HAPPENINGS), "attempt.refused")
 
 Filter = dict[str, Any]
@@ -51,15 +53,8 @@ def origin_of(run: FlowRun) -> RunOrigin:
 
 
 def read_inner_runs(client: SyncPrefectClient, flow_run_id: UUID) -> list[UUID]:
-    """The flow runs inside one, at most DEPTH levels down and at most PAGE."""
-    inner: list[UUID] = []
-    level = [flow_run_id]
-    for _ in range(DEPTH):
-        inside = {"parent_flow_run_id": {"any_": [str(run_id) for run_id in level]}}
-        runs = _post(client, "/flow_runs/filter", {"flow_runs": inside, "limit": PAGE})
-        level = [UUID(run["id"]) for run in runs]
-        inner += level
-    return inner[:PAGE]
+    """The flow runs inside one, at most PAGE."""
+    return runs_below(client, flow_run_id, PAGE)[1 : PAGE + 1]
 
 
 def has_heard_the_end(client: SyncPrefectClient, run_id: UUID, state_id: UUID, *, died: bool) -> bool:
@@ -76,20 +71,11 @@ def has_heard_the_end(client: SyncPrefectClient, run_id: UUID, state_id: UUID, *
 def read_task_runs(client: SyncPrefectClient, ids: Iterable[UUID]) -> list[tuple[TaskRunSeen, int]]:
     """The task runs of these flow runs in the order of their begin, each with its flow run's run count;
     without those that represent a subflow run."""
-    read: list[tuple[TaskRunSeen, int]] = []
-    body: Filter = {
-        "flow_runs": {"id": {"any_": [str(run_id) for run_id in ids]}},
-        "task_runs": {"subflow_runs": {"exists_": False}},
-        "sort": "EXPECTED_START_TIME_ASC",
-        "limit": PAGE,
-    }
-    while len(read) < MOST_RUNS:
-        page = _post(client, "/task_runs/filter", {**body, "offset": len(read)})
-        runs = [TaskRun.model_validate(run) for run in page]
-        read += [(_task_run_seen(run), run.flow_run_run_count) for run in runs]
-        if len(page) < PAGE:
-            break
-    return read
+    inside = FlowRunFilter.model_validate({"id": {"any_": [*ids]}})
+    called = TaskRunFilter.model_validate({"subflow_runs": {"exists_": False}})
+    in_order = {"sort": TaskRunSort.EXPECTED_START_TIME_ASC}
+    read = partial(client.read_task_runs, flow_run_filter=inside, task_run_filter=called, **in_order)
+    return [(_task_run_seen(run), run.flow_run_run_count) for run in pages(read, MOST_RUNS)]
 
 
 def read_events(client: SyncPrefectClient, ids: Iterable[UUID], since: datetime) -> list[Happening]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from prefect_resilience.base.text import FONT, element, lasting, rect, words
+from prefect_resilience.base.text import lasting, rect, svg, words
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.tasks.summaries.story import CallRow, Span, Story, clock
@@ -63,18 +63,7 @@ def draw(story: Story, calls: Sequence[CallRow]) -> str | None:
         drawn += _lane(call.name, call.spans[-MOST_BARS // len(lanes) :], TOP + LANE * place, axis)
     legend, height = _legend({span.look for span in shown}, bottom + 14)
     title = f"{_line(story.name, 40)}: {_line(story.passes[-1].run_pass.end, 20)}"
-    size = f'width="{WIDTH:g}" height="{height:g}" viewBox="0 0 {WIDTH:g} {height:g}"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="{FONT}">',
-            element("title", title),
-            rect(0.5, 0.5, WIDTH - 1, height - 1, rx=8, fill="#ffffff", stroke="#d9d9d9"),
-            words(title, MARGIN, 24, 16, INK, bold=True),
-            *drawn,
-            *legend,
-            "</svg>",
-        ]
-    )
+    return svg(WIDTH, height, title, [words(title, MARGIN, 24, 16, INK, bold=True), *drawn, *legend])
 
 
 def _background(axis: Axis, bottom: float) -> Iterable[str]:

@@ -51,7 +51,7 @@ def search(
 
 def said(actions: Actions, **node: Any) -> list[str]:
     made = Node.model_validate({"id": "n", "type": "search", **node})
-    return [f"{place_text(place, 'tasks[3]')}: {says}" for place, says in actions.mistakes(made)]
+    return [f"{place_text(('tasks', 3, *place))}: {says}" for place, says in actions.mistakes(made)]
 
 
 # -- registering

@@ -127,11 +127,11 @@ def test_partial_results_are_bounded_and_free_of_secrets() -> None:
     register_secret("hunter2-of-the-plan")
     told = partial_results({"a": "the password is hunter2-of-the-plan", "long": "x" * 10_000, "after": 1})
     assert told["a"] == "the password is ***"
-    assert told["long"] == {"truncated": True, "original_size": 10_002, "content": '"' + "x" * 3_999}
+    assert told["long"] == {"truncated": True, "original_size": 10_002, "content": "x" * 4_000}
     assert told["after"] == 1
     long = partial_results({"list": list(range(1_000_000))})["list"]
-    assert (long["truncated"], long["original_size"]) == (True, None)
-    assert long["content"].startswith("[0, 1, 2, ")
+    assert long["truncated"]
+    assert long["content"][:3] == [0, 1, 2]
     many = partial_results({f"n{i}": "y" * 1_000 for i in range(100)})
     assert many["…"]["left_out"] == 100 - (len(many) - 1)
     assert len(str(many)) < ALL_RESULTS * 1.2

@@ -22,7 +22,12 @@ from prefect_resilience.operations.installation import (
     uninstall,
     with_mark,
 )
-from prefect_resilience.operations.installation.catalog import ALERTS, automation_files, operational_flows
+from prefect_resilience.operations.installation.catalog import (
+    ALERTS,
+    SCHEDULES,
+    automation_files,
+    operational_flows,
+)
 from prefect_resilience.tasks.edge.policy_block import ResiliencePolicy
 
 pytestmark = pytest.mark.slow
@@ -106,7 +111,8 @@ def test_every_operational_flow_is_deployed_from_the_wheel(installed: None, clie
         assert deployed.tags == ([] if operation.name == "run-plan" else ["prefect-resilience"])
         assert deployed.parameter_openapi_schema == operation.parameters
         crons = [one.schedule.cron for one in deployed.schedules]
-        assert crons == ([operation.schedule] if operation.schedule else [])
+        cron = SCHEDULES.get(operation.name)
+        assert crons == ([cron] if cron else [])
 
 
 def test_a_flow_without_its_library_is_left_out(

@@ -96,7 +96,7 @@ class PrefectMarks:
         tags = [EXTERNAL_TAG] if self._own else [EXTERNAL_TAG, TAG + self.batch_id]
         wanted: dict[str, Any] = {"state": {"name": {"any_": ["Completed"]}}, "tags": {"all_": tags}}
         if self._own:
-            wanted["flow_run_id"] = {"any_": _flow_runs(client, self.root)}
+            wanted["flow_run_id"] = {"any_": runs_below(client, self.root)}
         for run in _search(client, wanted):
             # A batch with a name may be spread over several stores.
             elsewhere = not self._own and run.labels.get(LABEL, self.store) != self.store
@@ -115,15 +115,15 @@ def _search(client: SyncPrefectClient, wanted: dict[str, Any]) -> Iterator[TaskR
     return pages(partial(client.read_task_runs, task_run_filter=chosen))
 
 
-def _flow_runs(client: SyncPrefectClient, root: UUID | None) -> list[UUID]:
-    """The root and the subflow runs below it."""
+def runs_below(client: SyncPrefectClient, root: UUID | None, most: int = sys.maxsize) -> list[UUID]:
+    """The root and the subflow runs below it, at most so many on each level."""
     level: list[UUID] = [] if root is None else [root]
     run_ids = list(level)
     for _ in range(DEEPEST):
         if not level:
             break
         below = FlowRunFilter.model_validate({"parent_flow_run_id": {"any_": level}})
-        level = [run.id for run in pages(partial(client.read_flow_runs, flow_run_filter=below))]
+        level = [run.id for run in pages(partial(client.read_flow_runs, flow_run_filter=below), most)]
         run_ids += level
     return run_ids
 

@@ -99,10 +99,10 @@ MOST_PARTS = 20
 """Steps of a place that are shown."""
 
 
-def place_text(place: Iterable[str | int], start: str = "") -> str:
+def place_text(place: Iterable[str | int]) -> str:
     """A place as text: `tasks[3].input['a key']`."""
     parts = list(place)
-    return reduce(inside, parts[:MOST_PARTS], start) + ("…" if len(parts) > MOST_PARTS else "")
+    return reduce(inside, parts[:MOST_PARTS], "") + ("…" if len(parts) > MOST_PARTS else "")
 
 
 def inside(place: str, key: Any) -> str:
