@@ -13,6 +13,7 @@ What happened is written to the job's book, line by line, so that it outlives a 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import json
 import os
@@ -26,7 +27,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -46,13 +46,16 @@ from prefect_resilience.durable.effects.witness import WATCHED, Witness, report_
 from prefect_resilience.errors.exceptions import ConfigurationError, InDoubt, NotRecorded
 from prefect_resilience.operations.users_code import load_module
 from prefect_resilience.stores.base import scan_all
-from prefect_resilience.testing.kill_points import Point, stable
+from prefect_resilience.testing.kill_points import HOSTS, LATE, Point, stable, write_line
 
-HOSTS = "PREFECT_RESILIENCE_REHEARSAL_HOSTS"
-"""The variable with the allowed hosts, for each Python that the program starts."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "::ffff:127.0.0.1"})
 PROGRAMS = frozenset({"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen"})
-"""Events of other programs. Python's `platform` asks `uname` for the processor."""
+"""Events of other programs."""
+LOCAL_PROGRAMS = ("uname", "file")
+"""Programs that Python's `platform` asks for the processor."""
+LOOK_UPS = frozenset(
+    {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo"}
+)
 OURS = os.path.dirname(prefect_resilience.__file__)
 WAITING = ("threading.py", "queue.py", "_base.py", "selectors.py", "rehearsed.py")
 """Files of threads that wait for other threads, and not for a receiver."""
@@ -63,7 +66,7 @@ WAITING = ("threading.py", "queue.py", "_base.py", "selectors.py", "rehearsed.py
 
 @dataclass
 class AuditGuard:
-    """Rejects what would leave this machine. `tell` gets each rejection."""
+    """Rejects what would leave this machine, but to allowed hosts. `tell` gets each rejection."""
 
     hosts: Iterable[str]
     tell: Callable[[str], None] = lambda why: None
@@ -76,13 +79,14 @@ class AuditGuard:
             host = _text(place) if isinstance(place, str | bytes) else place[0]  # the path of a Unix socket
             if host not in allowed and not str(host).startswith(os.environ.get("TMPDIR") or "/nowhere"):
                 rejected = f"a connection to {place}"
-        elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
-            if _text(args[0]) not in {*allowed, "", "None", socket.gethostname()}:
-                rejected = f"a look-up of the host {_text(args[0])}"
+        elif event in LOOK_UPS:
+            host = _text(args[0][0] if isinstance(args[0], tuple) else args[0])
+            if host not in {*allowed, "", "None", socket.gethostname()}:
+                rejected = f"a look-up of the host {host}"
         elif event == "import":
             if not DRIVERS.isdisjoint((args[0], args[0].partition(".")[0])):
                 rejected = f"the module {args[0]}, whose C code makes network calls that cannot be watched,"
-        elif event in PROGRAMS and not (event == "subprocess.Popen" and args[1][0] == "uname"):
+        elif event in PROGRAMS and not (event == "subprocess.Popen" and args[1][0] in LOCAL_PROGRAMS):
             rejected = f"another program, which cannot be watched ({_text(args[0])}),"
         if rejected:
             self.tell(rejected)
@@ -94,33 +98,27 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def guard_child() -> None:
-    """Guard a Python that the program started; `sitecustomize` calls it."""
-    sys.addaudithook(AuditGuard(os.environ[HOSTS].split(",")).check)
+def guard_child() -> AuditGuard:
+    """Guard this process and its forks. `sitecustomize` calls it in each Python that is started."""
+    guard = AuditGuard(os.environ[HOSTS].split(","))
+    sys.addaudithook(guard.check)
+    return guard
 
 
 # -- the points, and what happened at them
 
 
-Writing = Callable[..., None]
-
-
-def write_line(path: Path, what: str, **about: Any) -> None:
-    """Add a line to the book of a run, which outlives its process."""
-    with open(path, "ab", buffering=0) as file:
-        file.write(json.dumps({"what": what, "at": time.monotonic(), **about}).encode() + b"\n")
-
-
 class Seams(Witness):
     """Counts the points of this process, and kills it at one of them."""
 
-    def __init__(self, write: Writing, point: Point | None, ports: Iterable[int]) -> None:
+    def __init__(self, book: Path, point: Point | None, ports: Iterable[int]) -> None:
         super().__init__()
-        self.write: Writing = write
+        self.book: Path = book
         self.point: Point | None = point
         self.ports: Iterable[int] = ports
         self.pid: int = os.getpid()
         self.counts: Counter[tuple[str, str]] = Counter()
+        self.lock: threading.Lock = threading.Lock()
         self.busy: threading.local = threading.local()
         self.opened = False
         """Whether the flow has begun."""
@@ -133,10 +131,14 @@ class Seams(Witness):
             if event == LEDGER_WRITE:
                 when, document = args
                 self.pass_point(when, f"ledger {document['state']} {stable(document['key'])}")
-            elif event in WATCHED and not (event == "socket.connect" and args[1][1] in self.ports):
+            elif event in WATCHED and not (event == "socket.connect" and self._is_known(args[1])):
                 report_event(self, event, args)
         finally:
             self.busy.now = False
+
+    def _is_known(self, place: Any) -> bool:
+        """Whether a connection goes to the API or to a receiver that counts its requests."""
+        return isinstance(place, tuple) and cast("Any", place)[1] in self.ports
 
     def saw_other(self, what: str) -> None:
         self.pass_point("before", what)
@@ -149,9 +151,10 @@ class Seams(Witness):
 
     def pass_point(self, how: str, name: str) -> None:
         """Count a point, and die at the one of this run."""
-        self.counts[how, name] += 1
-        point = Point(how, name, self.counts[how, name])
-        self.write("point", point=point)
+        with self.lock:
+            self.counts[how, name] += 1
+            point = Point(how, name, self.counts[how, name])
+            write_line(self.book, "point", point=point)
         if point == self.point:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -219,22 +222,31 @@ def _users_line() -> str:
 # -- a run
 
 
-def run_job(job: dict[str, Any]) -> None:
+def run_job(job: dict[str, Any], guard: AuditGuard) -> None:
     """Run the flow of a job in this process, up to its point."""
     folder = Path(job["folder"])
-    write = partial(write_line, folder / "book")
+    book = folder / f"book-{job['number']}"
     point = Point(*job["point"]) if job["point"] and job["number"] == 1 else None
-    seams = Seams(write, point, job["ports"])
-    guard = AuditGuard(job["hosts"], lambda why: write("rejected", why=why, line=_users_line()))
-    sys.addaudithook(guard.check)
+    seams = Seams(book, point, job["ports"])
+    guard.tell = lambda why: write_line(book, "rejected", why=why, line=_users_line())
     sys.addaudithook(seams.hook)
     try:
         flow, parameters = _load_call(folder / "call")
         if job["point"] is None:
             threading.Thread(target=answer_questions, args=(folder,), daemon=True).start()
         _run(flow, parameters, folder, seams)
+        if job["point"] is None:
+            write_line(book, "libraries", names=[*_libraries()])
     except ConfigurationError as error:
-        write("mistake", why=str(error))
+        write_line(book, "mistake", why=str(error))
+
+
+def _libraries() -> Iterator[str]:
+    """The names of the modules that are imported and not the user's own."""
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if file and name != "__main__" and not _is_users(file):
+            yield name
 
 
 def _load_call(path: Path) -> tuple[Any, dict[str, Any]]:
@@ -266,7 +278,8 @@ def _run(flow: Any, parameters: dict[str, Any], folder: Path, seams: Seams) -> N
     seams.opened = False
     error: Any = cast("Any", get_state_exception)(state) if state.is_failed() else None
     effects = [*_effects()]
-    seams.write(
+    write_line(
+        seams.book,
         "end",
         state=state.type.value,
         message=str(state.message or ""),
@@ -286,11 +299,12 @@ def _effects() -> Iterator[tuple[str, str, str, str]]:
 def _enter(job: dict[str, Any]) -> None:
     """Give this process the job's surroundings, and its output the job's log."""
     os.setsid()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    environment = {**job["environment"], HOSTS: os.environ[HOSTS]}
     os.environ.clear()
-    os.environ.update(job["environment"])
+    os.environ.update(environment)
     os.chdir(job["cwd"])
-    sys.path[:] = job["path"]
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     log = os.open(Path(job["folder"]) / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(log, stream)
@@ -299,15 +313,19 @@ def _enter(job: dict[str, Any]) -> None:
 
 def serve_runs() -> None:
     """Fork a child for each line of stdin; print its pid, and how it ended."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    guard = guard_child()
     for line in sys.stdin:
         job = json.loads(line)
+        sys.path[:] = job["path"]
+        for name in job["libraries"]:
+            with suppress(Exception):  # the program imports it again, and sees why
+                importlib.import_module(name)
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
                 _enter(job)
-                run_job(job)
+                run_job(job, guard)
                 code = 0
             except BaseException:  # noqa: BLE001 - it must not go on as the parent does
                 traceback.print_exc()
@@ -315,15 +333,27 @@ def serve_runs() -> None:
                 sys.stdout.flush()
                 os._exit(code)
         print(pid, flush=True)
-        in_time = signal.sigtimedwait([signal.SIGCHLD], job["timeout"])
+        print(wait_for_end(pid, job["timeout"]), flush=True)
+
+
+def wait_for_end(pid: int, seconds: float) -> int:
+    """The exit code of a run, or LATE; the processes that it started are ended."""
+    end = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.01)
+        return LATE
+    finally:
         with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)  # with the processes that it started
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        print(code if in_time else -signal.SIGALRM, flush=True)
+            os.killpg(pid, signal.SIGKILL)
 
 
 def main() -> None:
     """`api`: a Prefect API until stdin is closed. `runs`: one run for each line of stdin."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if sys.argv[1:] == ["api"]:
         from prefect.server.api.server import SubprocessASGIServer  # slow to load, and of no use to a run
 

@@ -1,4 +1,4 @@
-"""The points at which a rehearsal kills a program, and the verdict on what its receivers got. Pure.
+"""The points at which a rehearsal kills a program, and the verdict on what its receivers got.
 
 points ── choose ──> one case for each ── judge ──> a verdict for each thing ── worst ──> rows
 """
@@ -12,7 +12,6 @@ import re
 import select
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -22,25 +21,35 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
-from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.testing.services import Answering, ReceivedRequest, Reply, ScriptedService
 
 Outcome = Literal["once", "twice", "never", "stopped"]
 SEVERITY: Sequence[Outcome] = ("once", "stopped", "never", "twice")
 CHANGING = frozenset({"POST", "PATCH", "PUT", "DELETE"})
 KEY = "idempotency-key"
+HOSTS = "PREFECT_RESILIENCE_REHEARSAL_HOSTS"
+"""The variable with the allowed hosts, for each Python that the program starts."""
+LATE = -signal.SIGALRM
+"""How the end of a run is told that took too long."""
 REPEATABLE = frozenset({"PUT", "DELETE"})
 """Methods of requests that HTTP allows to be repeated: two of them are no mistake, none is."""
 
 _CHANGES = re.compile(
     r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
     r"|\d{4}-\d\d-\d\d[T ]\d\d:[\d:.]+(?:Z|[+-]\d\d:\d\d)?|\d{9,}(?:\.\d+)?|[0-9a-f]{24,}"
+    r"|(?<=\btmp)[a-z0-9_]{8}\b"
 )
 
 
 def stable(text: str) -> str:
     """The text without ids and times, which are others in each run."""
     return _CHANGES.sub("*", text)
+
+
+def write_line(path: Path, what: str, **about: Any) -> None:
+    """Add a line to the book of a run, which outlives its process."""
+    with open(path, "ab", buffering=0) as file:
+        file.write(json.dumps({"what": what, **about}).encode() + b"\n")
 
 
 class Point(NamedTuple):
@@ -80,8 +89,8 @@ class Thing:
         return stable(self.name)
 
     @property
-    def identity(self) -> tuple[str, str]:
-        return self.group, stable(self.body)
+    def identity(self) -> tuple[str, str, str]:
+        return self.group, stable(self.body), stable(self.key)
 
     @property
     def label(self) -> str:
@@ -107,17 +116,24 @@ class Case:
     doubts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     repeatable: set[str] = field(default_factory=set[str])
 
-    def note_end(self, end: dict[str, Any]) -> None:
-        """Take how a run ended from its book."""
-        self.state, self.message, self.stopped = end["state"], end["message"], end["stopped"]
-        self.doubts = [(key, task) for key, _, state, task in end["effects"] if state == "unknown"]
-        self.repeatable = {key for key, kind, _, _ in end["effects"] if kind != "external"}
+    def read_book(self, book: Path) -> list[dict[str, Any]]:
+        """Take from the book of a run which points it passed, and how it ended. Returns the lines."""
+        lines = [json.loads(line) for line in book.read_bytes().splitlines()]
+        for line in lines:
+            if line["what"] == "point":
+                self.reached |= Point(*line["point"]) == self.point
+            elif line["what"] == "end":
+                self.state, self.message, self.stopped = line["state"], line["message"], line["stopped"]
+                self.doubts = [(key, task) for key, _, state, task in line["effects"] if state == "unknown"]
+                self.repeatable = {key for key, kind, _, _ in line["effects"] if kind != "external"}
+        return lines
 
     @property
     def trouble(self) -> str:
         """Why the case has no verdict; "" if it has one."""
-        has_ended = self.state == "COMPLETED" or self.stopped or not self.reached
-        return "" if has_ended else f"{self.point}: the flow does not end well: {self.message}"
+        if self.state == "COMPLETED" or self.stopped:
+            return ""
+        return f"{self.point}: the flow does not end well: {self.message}"
 
     @property
     def taken(self) -> list[Thing]:
@@ -130,25 +146,24 @@ class Case:
 
 @dataclass
 class CaseReceivers:
-    """The receivers of one case. They count what they get, and kill the process `pid` at the case's point.
+    """The receivers of one case. They count what they get, and kill the process of a run at the case's point.
 
+    book, pid: the book and the process of the run.
     ask: the line of code that waits for a receiver.
     """
 
     case: Case
-    ask: Callable[[], CodePlace] = CodePlace
+    book: Path
     pid: int = 0
-    disturbs: bool = True
-    points: list[tuple[float, Point]] = field(default_factory=list[tuple[float, Point]])
-    """The points that were passed, with their times."""
+    ask: Callable[[], CodePlace] = CodePlace
+    lock: threading.RLock = field(default_factory=threading.RLock)
     _counts: Counter[str] = field(default_factory=Counter[str])
-    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def answer(self, request: ReceivedRequest, take: Answering) -> Reply:
         """Answer a request to a ScriptedService, or lose it or its answer."""
         key = next((value for name, value in request.headers.items() if name.lower() == KEY), "")
         name, body = f"{request.method} {request.path}", request.body.decode(errors="replace")
-        with self._lock:
+        with self.lock:
             try:
                 lost = self._meet("request", Thing(name, key, body, request.method))
             except ConnectionAbortedError:
@@ -159,7 +174,7 @@ class CaseReceivers:
     def took(self, name: str, key: str = "") -> None:
         """Say that a receiver of the user's takes something now. Raises ConnectionAbortedError if the sender
         was killed before: then it is not taken."""
-        with self._lock:
+        with self.lock:
             self._meet("receiver", Thing(name, key))
 
     def _meet(self, kind: str, thing: Thing) -> bool:
@@ -169,11 +184,11 @@ class CaseReceivers:
         changes = not thing.method or thing.method in CHANGING
         hows = ("before", "after", "cut") if thing.method and changes else ("before", "after")
         points = {how: Point(how, name, self._counts[name]) for how in hows}
-        self.points += [(time.monotonic(), point) for point in points.values()]
+        for point in points.values():
+            write_line(self.book, "point", point=point)
         place = self.ask()
-        struck = next((how for how in hows if self.disturbs and points[how] == self.case.point), "")
-        self.case.reached |= bool(struck)
-        if struck in ("before", "after"):
+        struck = next((how for how in hows if points[how] == self.case.point), "")
+        if struck in ("before", "after") and self.pid:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
         if struck == "before":
@@ -188,40 +203,34 @@ def stack_questions(folder: Path) -> Generator[Callable[[], CodePlace]]:
     """Ask the process of a first run which line of its code waits for a receiver; empty without an answer."""
     for name in ("questions", "answers"):
         os.mkfifo(folder / name)
-    questions, answers = (os.open(folder / name, os.O_RDWR) for name in ("questions", "answers"))
     attributed: set[str] = set()
+    with (
+        open(folder / "questions", "r+b", buffering=0) as questions,
+        open(folder / "answers", "r+b", buffering=0) as answers,
+    ):
 
-    def ask() -> CodePlace:
-        os.write(questions, b"?")
-        if not select.select([answers], [], [], 2.0)[0]:
-            return CodePlace()
-        stacks = json.loads(os.read(answers, 1_000_000))
-        # Of several stacks that wait, the one that no request was attributed to is the new one.
-        fresh = [stack for stack in stacks if stack[0] not in attributed] or stacks
-        attributed.intersection_update(stack[0] for stack in stacks)
-        attributed.update(stack[0] for stack in fresh[:1])
-        return CodePlace(*fresh[0][1:]) if fresh else CodePlace()
+        def ask() -> CodePlace:
+            questions.write(b"?")
+            if not select.select([answers], [], [], 2.0)[0]:
+                return CodePlace()
+            stacks = json.loads(answers.readline())
+            # Of several stacks that wait, the one that no request was attributed to is the new one.
+            fresh = [stack for stack in stacks if stack[0] not in attributed] or stacks
+            attributed.intersection_update(stack[0] for stack in stacks)
+            attributed.update(stack[0] for stack in fresh[:1])
+            return CodePlace(*fresh[0][1:]) if fresh else CodePlace()
 
-    try:
         yield ask
-    finally:
-        os.close(questions)
-        os.close(answers)
 
 
 def receiver_of(receiver: Any, took: Callable[..., None]) -> AbstractContextManager[Any]:
     """The receivers of one case as a context manager."""
-    if not isinstance(receiver, ScriptedService):
-        if not callable(receiver):
-            raise ConfigurationError(
-                f"receiver={receiver!r} is neither a ScriptedService nor a function that makes one"
-            )
-        wants = receiver is not ScriptedService and inspect.signature(receiver).parameters
-        make: Any = contextmanager(receiver) if inspect.isgeneratorfunction(receiver) else receiver
-        receiver = make(took) if wants else make()
-        if hasattr(receiver, "__enter__"):
-            return receiver
-    return nullcontext(receiver)
+    if isinstance(receiver, ScriptedService):
+        return nullcontext(receiver)
+    wants = receiver is not ScriptedService and inspect.signature(receiver).parameters
+    make: Any = contextmanager(receiver) if inspect.isgeneratorfunction(receiver) else receiver
+    started = make(took) if wants else make()
+    return started if hasattr(started, "__enter__") else nullcontext(started)
 
 
 class RehearsedThing(BaseModel):
@@ -232,12 +241,6 @@ class RehearsedThing(BaseModel):
     task: str = ""
     line: str = ""
     kill: str = ""
-    got: int = 1
-    """How many of it the receiver got then."""
-
-
-FIRST = ("ledger ", "receiver ", *(f"request {method} " for method in CHANGING))
-"""How the names of points begin at which something changes."""
 
 
 def choose(points: Sequence[Point], most: int) -> list[Point]:
@@ -246,44 +249,38 @@ def choose(points: Sequence[Point], most: int) -> list[Point]:
     return [points[number * len(points) // count] for number in range(count)]
 
 
-def judge(expected: Case, case: Case) -> dict[Thing, tuple[Outcome, int]]:
+def judge(expected: Case, case: Case) -> dict[Thing, Outcome]:
     """The verdict on each thing of the first run, by what the case's receivers got."""
-    got, surplus, missing = _compare(expected.taken, case.taken)
+    surplus = _surplus(expected.taken, case.taken)
     doubted_keys = {key for key, _ in case.doubts}
     doubted_tasks = {task for _, task in case.doubts}
-    verdicts: dict[Thing, tuple[Outcome, int]] = {}
+    verdicts: dict[Thing, Outcome] = {}
     for thing in dict.fromkeys(expected.taken):
-        number = got[thing.identity]
-        if surplus[thing.identity] and thing.method not in REPEATABLE:
-            verdicts[thing] = "twice", number
-        elif missing[thing.identity]:
-            verdicts[thing] = ("stopped" if case.stopped or case.doubts else "never"), number
+        if surplus[thing.identity] > 0 and thing.method not in REPEATABLE:
+            verdicts[thing] = "twice"
+        elif surplus[thing.identity] < 0:
+            verdicts[thing] = "stopped" if case.stopped or case.doubts else "never"
         elif thing.key in doubted_keys or (not thing.key and thing.place.task in doubted_tasks):
-            verdicts[thing] = "stopped", number
+            verdicts[thing] = "stopped"
         else:
-            verdicts[thing] = "once", number
+            verdicts[thing] = "once"
     return verdicts
 
 
-Counts = Counter[tuple[str, str]]
+def _surplus(expected: Sequence[Thing], taken: Sequence[Thing]) -> Counter[tuple[str, str, str]]:
+    """How many of each thing of the first run are too many; below 0 for those that are missing.
 
-
-def _compare(expected: Iterable[Thing], taken: Iterable[Thing]) -> tuple[Counts, Counts, Counts]:
-    """The things that were got, those too many, and those that are missing, by the identity of a thing in
-    the first run. A thing with another body in each run is compared by its group."""
-    wanted = Counter(thing.identity for thing in expected)
-    got: Counts = Counter()
-    strange: list[str] = []
-    for thing in taken:
-        if thing.identity in wanted:
-            got[thing.identity] += 1
-        else:
-            strange.append(thing.group)
-    for group in strange:
-        same = [identity for identity in wanted if identity[0] == group]
-        if same:  # fill what is missing first
-            got[min(same, key=lambda identity: got[identity] - wanted[identity])] += 1
-    return got, got - wanted, wanted - got
+    A thing with another key in each run is compared by its group and body, then by its group.
+    """
+    surplus = Counter(thing.identity for thing in taken)
+    surplus.subtract(thing.identity for thing in expected)
+    wanted = dict.fromkeys(thing.identity for thing in expected)
+    for strange in surplus.keys() - wanted.keys():
+        same = [identity for identity in wanted if identity[:2] == strange[:2]]
+        same = same or [identity for identity in wanted if identity[0] == strange[0]]
+        for _ in range(surplus[strange] if same else 0):  # fill what is missing first
+            surplus[min(same, key=surplus.__getitem__)] += 1
+    return surplus
 
 
 def rows_of(expected: Case, cases: Iterable[Case]) -> list[RehearsedThing]:
@@ -293,14 +290,8 @@ def rows_of(expected: Case, cases: Iterable[Case]) -> list[RehearsedThing]:
         place = thing.place
         rows[thing] = RehearsedThing(thing=thing.label, verdict="once", task=place.task, line=place.line)
     for case in cases:
-        for thing, (verdict, got) in judge(expected, case).items():
+        for thing, verdict in judge(expected, case).items():
             if SEVERITY.index(verdict) > SEVERITY.index(rows[thing].verdict):
-                worse = {"verdict": verdict, "kill": str(case.point), "got": got}
+                worse = {"verdict": verdict, "kill": str(case.point)}
                 rows[thing] = rows[thing].model_copy(update=worse)
     return list(rows.values())
-
-
-def only_later(expected: Case, cases: Iterable[Case]) -> list[str]:
-    """Things that came only after a disturbance, such as the questions of `verify` and compensations."""
-    groups = {thing.group for thing in expected.things}
-    return sorted({thing.group for case in cases for thing in case.things} - groups)

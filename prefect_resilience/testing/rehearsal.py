@@ -23,7 +23,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
 from subprocess import PIPE, Popen
 from typing import Any, cast
 
@@ -33,7 +32,7 @@ from pydantic_core import Url
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.testing import kill_points
-from prefect_resilience.testing.kill_points import Case, CaseReceivers, Point, RehearsedThing
+from prefect_resilience.testing.kill_points import HOSTS, LATE, Case, CaseReceivers, Point, RehearsedThing
 from prefect_resilience.testing.services import ScriptedService
 
 PASSES = 4
@@ -120,15 +119,19 @@ def rehearse(
     host, or it needs a driver that cannot be watched.
     """
     with ExitStack() as stack:
-        folder = Path(keep or stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearsal-")))
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = Path(keep or stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearsal-"))).resolve()
+        if folder.exists() and any(folder.iterdir()):
+            raise ConfigurationError(f"the folder {keep} for the cases is not empty: name a new one")
         call = {"flow": flow, "args": args, "kwargs": dict(parameters or {})}
         hosts = [address for host in allow_hosts for address in _addresses_of(host)]
-        url = api or stack.enter_context(prefect_api(folder))
         receiver = ScriptedService if receiver is None else receiver
-        campaign = Campaign(folder.resolve(), url, call, receiver, timeout, hosts, say)
-        stack.callback(campaign.close)
-        return campaign.rehearse(kills, only)
+        # One receiver for all cases cannot tell two of them apart.
+        width = 1 if isinstance(receiver, ScriptedService) else min(os.cpu_count() or 1, 4)
+        pool = ThreadPoolExecutor(width)
+        stack.callback(pool.shutdown, cancel_futures=True)  # at a Ctrl-C, after the lanes with their runs
+        lanes = [stack.enter_context(_process("runs", folder / "lanes", hosts)) for _ in range(width)]
+        api = api or stack.enter_context(prefect_api(folder))
+        return Campaign(folder, api, call, receiver, timeout, lanes, pool, say).rehearse(kills, only)
 
 
 def _addresses_of(host: str) -> list[str]:
@@ -145,39 +148,49 @@ def _addresses_of(host: str) -> list[str]:
 @contextmanager
 def prefect_api(folder: Path) -> Generator[str, None, None]:
     """A Prefect API on loopback, with an empty database; its address. It is started once for all cases."""
-    home = folder / "api"
-    home.mkdir(exist_ok=True)
-    server = _start("api", home)
-    try:
+    with _process("api", folder / "api") as server:
         address = server.stdout.readline().strip()
         if not address:
-            raise ConfigurationError(f"the Prefect API of the rehearsal did not start: see {home}/log")
+            raise ConfigurationError(f"the Prefect API of the rehearsal did not start: see {folder}/api/log")
         yield address
-    finally:
-        _end(server)
 
 
-def _start(what: str, home: Path) -> Any:
-    command = [sys.executable, "-m", "prefect_resilience.operations.rehearsed", what]
+@contextmanager
+def _process(what: str, home: Path, hosts: Iterable[str] = ()) -> Generator[Any]:
+    """A process of its own, in a session of its own: a Ctrl-C ends it when this context ends."""
+    home.mkdir(parents=True, exist_ok=True)
+    environment = {**_environment_of(home, os.environ), HOSTS: ",".join(hosts)}
     with open(home / "log", "ab") as log:
-        return Popen(command, stdin=PIPE, stdout=PIPE, stderr=log, env=_environment(home), text=True)
+        process = Popen(
+            [sys.executable, "-m", "prefect_resilience.operations.rehearsed", what],
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=log,
+            env=environment,
+            text=True,
+            start_new_session=True,
+        )
+    with process:
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
-def _end(process: Any) -> None:
-    process.communicate()  # closes its stdin, so that it ends
-
-
-FOREIGN = re.compile(r"PREFECT_(API|PROFILE|SERVER|CLOUD)|.*_proxy$", re.IGNORECASE)
+FOREIGN = re.compile(
+    r"PREFECT_(API|PROFILE|SERVER|CLOUD|LOCAL_STORAGE|RESULTS_LOCAL)|.*_proxy$", re.IGNORECASE
+)
 """Variables of this machine's Prefect and of its proxies."""
 OWN = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "PREFECT_API_TLS_INSECURE_SKIP_VERIFY": "true",  # the API has no TLS, and reading certificates takes time
 }
 
 
-def _environment(home: Path) -> dict[str, str]:
-    own = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
+def _environment_of(home: Path, machine: Mapping[str, str]) -> dict[str, str]:
+    own = {name: value for name, value in machine.items() if not FOREIGN.match(name)}
     return {**own, **OWN, "PREFECT_HOME": str(home)}
 
 
@@ -203,36 +216,32 @@ class Campaign:
     call: dict[str, Any]
     receiver: Any
     timeout: float
-    hosts: Sequence[str]
+    lanes: list[Any]
+    """Processes that have imported Prefect, and fork the runs of one case after another."""
+    pool: ThreadPoolExecutor
     say: Callable[[str], None]
     kills: int = 0
-    first_book: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """What the book of the first run says."""
-    lanes: SimpleQueue[Any] = field(default_factory=SimpleQueue[Any])
-    """Processes that have imported Prefect, and fork the runs of one case after another."""
+    points: list[Point] = field(default_factory=list[Point])
+    rejected: dict[str, None] = field(default_factory=dict[str, None])
+    libraries: list[str] = field(default_factory=list[str])
+    """The modules of libraries that the first run imported; each lane imports them once."""
+    _environment: dict[str, str] = field(default_factory=lambda: {**os.environ})
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         flow = self.call["flow"]
         self.name: str = flow if isinstance(flow, str) else str(getattr(flow, "name", flow))
-        self.guard: Path = self.folder / "guard"
-        self.guard.mkdir(exist_ok=True)
-        (self.guard / "sitecustomize.py").write_text(GUARD)
-        # One receiver for all cases cannot tell two of them apart.
-        self.width: int = 1 if isinstance(self.receiver, ScriptedService) else min(os.cpu_count() or 1, 4)
-        for _ in range(self.width):
-            self.lanes.put(_start("runs", self.guard))
-
-    def close(self) -> None:
-        """End all processes."""
-        while not self.lanes.empty():
-            lane = self.lanes.get()
-            lane.kill()  # it may still be importing
-            _end(lane)
+        self._guard: Path = self.folder / "guard"
+        self._guard.mkdir(exist_ok=True)
+        (self._guard / "sitecustomize.py").write_text(GUARD)
 
     def rehearse(self, most: int, only: str | None) -> Rehearsal:
         """The first run, then a case for each point."""
-        first, points = self._first_run()
+        first = self._run_case(0, None)
+        if first.state != "COMPLETED":
+            why = "; ".join([first.message, *self.rejected])
+            raise ConfigurationError(f"the first run, which is not disturbed, does not succeed: {why}")
+        points = [*dict.fromkeys(self.points)]
         chosen = kill_points.choose(points, most)
         if only is not None:
             chosen = [point for point in points if str(point) == only]
@@ -252,73 +261,60 @@ class Campaign:
             unjudged=[case.trouble for case in cases if case.trouble],
         )
 
-    def _first_run(self) -> tuple[Case, list[Point]]:
-        case, timed = self._run_case(0, None)
-        if case.state != "COMPLETED":
-            why = "; ".join([case.message, *self._rejections()])
-            raise ConfigurationError(f"the first run, which is not disturbed, does not succeed: {why}")
-        timed += [(line["at"], Point(*line["point"])) for line in self.first_book if line["what"] == "point"]
-        return case, list(dict.fromkeys(point for _, point in sorted(timed, key=lambda item: item[0])))
-
     def _run_cases(self, first: Case, chosen: Sequence[Point]) -> list[Case]:
-        with ThreadPoolExecutor(self.width) as pool:
-            running = [pool.submit(self._run_case, number, point) for number, point in enumerate(chosen, 1)]
-            try:
-                for number, ended in enumerate(as_completed(running), 1):
-                    case = ended.result()[0]
-                    verdicts = Counter(verdict for verdict, _ in kill_points.judge(first, case).values())
-                    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
-                    self.say(case.trouble or f"{number} of {len(chosen)}, {case.point}: {counts}")
-            finally:
-                pool.shutdown(cancel_futures=True)
-        return [ended.result()[0] for ended in running]
-
-    def _rejections(self) -> list[str]:
-        lines = [line for line in self.first_book if line["what"] == "rejected"]
-        return [*dict.fromkeys(f"{line['why']} was rejected ({line['line']})" for line in lines)]
+        cases = [self.pool.submit(self._run_case, number, point) for number, point in enumerate(chosen, 1)]
+        for number, ended in enumerate(as_completed(cases), 1):
+            case = ended.result()
+            verdicts = Counter(kill_points.judge(first, case).values())
+            counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+            self.say(case.trouble or f"{number} of {len(chosen)}, {case.point}: {counts}")
+        return [ended.result() for ended in cases]
 
     def _unseen(self, first: Case, points: Sequence[Point], cases: Sequence[Case]) -> Generator[str]:
-        yield from self._rejections()
+        yield from self.rejected
         if len(cases) < len(points):
             yield f"a sample: {len(cases)} of {len(points)} points were tried"
         for name in sorted({point.name for point in points}):
-            if not name.startswith(("request ", *kill_points.FIRST)):
+            if not name.startswith(("ledger ", "receiver ", "request ")):
                 yield f"{name}: what it changes is not counted"
         missed = [str(case.point) for case in cases if not case.reached]
         if missed:
             yield f"points that a later run did not reach: {', '.join(missed)}"
-        for name in kill_points.only_later(first, cases):
+        groups = {thing.group for case in cases for thing in case.things}
+        for name in sorted(groups - {thing.group for thing in first.things}):
             yield f"{name}: came only after a disturbance, and is not judged"
 
     # -- one case
 
-    def _run_case(self, number: int, point: Point | None) -> tuple[Case, list[tuple[float, Point]]]:
+    def _run_case(self, number: int, point: Point | None) -> Case:
         folder = self.folder / f"{number:03}"
         (folder / "tmp").mkdir(parents=True)
+        receivers = CaseReceivers(Case(point), folder / "book")
         with ExitStack() as stack:
-            receivers = CaseReceivers(Case(point))
             if point is None:
                 receivers.ask = stack.enter_context(kill_points.stack_questions(folder))
             receiver, changed = self._receive(stack, receivers, folder)
             job = self._job(folder, point, changed, receiver)
-            lane = self.lanes.get()
-            stack.callback(self.lanes.put, lane)
+            lane = self.lanes.pop()  # there are as many as threads
+            stack.callback(self.lanes.append, lane)
             self._run_passes(lane, job, receivers)
-        return receivers.case, receivers.points
+        return receivers.case
 
     def _receive(
         self, stack: ExitStack, receivers: CaseReceivers, folder: Path
     ) -> tuple[Any, dict[str, str]]:
         """Start the receivers of a case: what they are, and the environment that they set."""
         with self._lock:
-            before = {**os.environ}
             os.environ[FOLDER] = str(folder)
             try:
                 receiver = stack.enter_context(kill_points.receiver_of(self.receiver, receivers.took))
-                changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
+            except Exception as error:
+                raise ConfigurationError(f"the receivers do not start: {error!r}") from error
             finally:
-                os.environ.clear()
-                os.environ.update(before)
+                changed = dict(os.environ.items() - self._environment.items())
+                for name in changed:
+                    del os.environ[name]
+                os.environ.update(self._environment)
         if isinstance(receiver, ScriptedService):
             receiver.clear()
             receiver.watch(receivers.answer)
@@ -338,46 +334,51 @@ class Campaign:
                 f"{self.name} cannot be sent to another process ({error}): pass the address of a receiver "
                 "as an argument, and not the receiver"
             ) from None
-        places = [Url(place) for place in (self.api, address) if place.startswith("http")]
-        hosts = [*self.hosts, *(str(place.host) for place in places)]
         own = {
             "PREFECT_API_URL": self.api,
             "PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{folder}/ledger.db",
-            "PREFECT_RESILIENCE_REHEARSAL_HOSTS": ",".join(hosts),
-            "PYTHONPATH": f"{self.guard}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "PYTHONPATH": f"{self._guard}{os.pathsep}{self._environment.get('PYTHONPATH', '')}",
             "TMPDIR": str(folder / "tmp"),
         }
-        environment = {**_environment(folder / "home"), **changed, **own}
-        process = {"folder": str(folder), "cwd": os.getcwd(), "path": sys.path, "environment": environment}
-        ports = [place.port for place in places]
-        return {**process, "timeout": self.timeout, "point": point, "hosts": hosts, "ports": ports}
+        return {
+            "folder": str(folder),
+            "cwd": os.getcwd(),
+            "path": sys.path,
+            "environment": {**_environment_of(folder / "home", self._environment), **changed, **own},
+            "libraries": self.libraries,
+            "timeout": self.timeout,
+            "point": point,
+            "ports": [Url(place).port for place in (self.api, address) if place.startswith("http")],
+        }
 
     def _run_passes(self, lane: Any, job: dict[str, Any], receivers: CaseReceivers) -> None:
         """Run the flow, and run it again until it has ended."""
-        case, book = receivers.case, Path(job["folder"]) / "book"
+        case = receivers.case
         for number in range(1, 2 if case.point is None else PASSES + 1):
-            book.write_bytes(b"")
-            lane.stdin.write(json.dumps({**job, "number": number}) + "\n")
-            lane.stdin.flush()
-            receivers.pid = int(lane.stdout.readline())
+            book = Path(job["folder"]) / f"book-{number}"
+            book.touch()
+            with receivers.lock:  # who receives something now waits for the process that it may kill
+                lane.stdin.write(json.dumps({**job, "number": number}) + "\n")
+                lane.stdin.flush()
+                receivers.book, receivers.pid = book, int(lane.stdout.readline())
             status = int(lane.stdout.readline())
-            receivers.disturbs = False
             self.kills += status == -signal.SIGKILL
-            case.reached |= number == 1 and status == -signal.SIGKILL
             case.message = "it took too long" if status == LATE else f"a run ended with exit code {status}"
-            lines = [json.loads(line) for line in book.read_bytes().splitlines()]
-            self.first_book += lines if case.point is None else []
-            for line in lines:
-                if line["what"] == "mistake":
-                    raise ConfigurationError(line["why"])
-                if line["what"] == "end":
-                    case.note_end(line)
+            for line in case.read_book(book):
+                self._note(case, line)
             if case.state == "COMPLETED" or case.stopped or status == LATE:
                 return
 
-
-LATE = -signal.SIGALRM
-"""How the end of a run is told that took too long."""
+    def _note(self, case: Case, line: dict[str, Any]) -> None:
+        """Take from a line of a book what concerns all cases."""
+        if line["what"] == "mistake":
+            raise ConfigurationError(line["why"])
+        if line["what"] == "rejected":
+            self.rejected[f"{line['why']} was rejected ({line['line']})"] = None
+        elif line["what"] == "libraries":
+            self.libraries = line["names"]
+        elif line["what"] == "point" and case.point is None:
+            self.points.append(Point(*line["point"]))
 
 
 def _fill(value: Any, address: str) -> Any:

@@ -4,10 +4,15 @@ machine, and a result can be read by a person and by CI."""
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
@@ -16,9 +21,10 @@ from prefect.settings import PREFECT_API_URL
 from flows import rehearse_payment
 from flows.etl.rehearsal import receiver as etl_receiver
 from prefect_resilience import ConfigurationError
-from prefect_resilience.operations.rehearsed import AuditGuard
+from prefect_resilience.operations.rehearsed import AuditGuard, wait_for_end
 from prefect_resilience.testing import Rehearsal, ScriptedService, rehearse
 from prefect_resilience.testing.kill_points import (
+    LATE,
     Case,
     CodePlace,
     Point,
@@ -27,6 +33,7 @@ from prefect_resilience.testing.kill_points import (
     judge,
     rows_of,
     stable,
+    write_line,
 )
 from tests.docs.pages import ROOT
 from tests.testing import rehearsed_programs as programs
@@ -50,7 +57,7 @@ def test_a_plain_post_is_sent_twice_and_its_line_is_named(on_api: Rehearse) -> N
     with ScriptedService() as service:
         result = on_api(programs.plain, service.url, receiver=service, say=said.append)
     (row,) = result.twice
-    assert (row.task, row.got, row.kill) == ("prepare", 2, "after request POST /announce")
+    assert (row.task, row.kill) == ("prepare", "after request POST /announce")
     assert row.line.startswith("tests/testing/rehearsed_programs.py:")
     assert (result.points, result.cases, result.kills, len(said)) == (3, 3, 2, 4)
     with pytest.raises(AssertionError, match=r"POST /announce.*twice"):
@@ -180,15 +187,94 @@ def case(*things: Thing, **about: Any) -> Case:
 def test_the_verdict_on_each_thing(got: Case, verdicts: tuple[str, ...]) -> None:
     announced = Thing("POST /announce", "", "1", "POST", CodePlace("announce", "a.py:1"))
     expected = case(PAY, announced, PUT)
-    assert tuple(verdict for verdict, _ in judge(expected, got).values()) == verdicts
+    assert tuple(judge(expected, got).values()) == verdicts
     rows = rows_of(expected, [case(PAY, ANNOUNCE, PUT), got])
     assert tuple(row.verdict for row in rows) == verdicts
     assert [row.kill for row in rows] == ["" if one == "once" else str(got.point) for one in verdicts]
 
 
+def test_things_with_one_name_are_told_apart_by_their_keys() -> None:
+    one, two, late = Thing("payment", "pay:1"), Thing("payment", "pay:2"), Thing("payment", "pay:1:09:41")
+    assert [*judge(case(one, two), case(one, one, two)).values()] == ["twice", "once"]
+    assert [*judge(case(one, two), case(one, one)).values()] == ["twice", "never"]
+    assert [*judge(case(one, two), case(late, two)).values()] == ["once", "once"]
+
+
+def test_a_case_without_an_end_is_not_judged(tmp_path: Path) -> None:
+    book, point = tmp_path / "book", Point("after", "request POST /pay")
+    case = Case(point, message="it took too long")
+    write_line(book, "point", point=("before", "request POST /pay", 1))
+    assert len(case.read_book(book)) == 1
+    assert (case.reached, case.trouble) == (False, f"{point}: the flow does not end well: it took too long")
+    write_line(book, "point", point=point)
+    write_line(book, "end", state="COMPLETED", message="", stopped=False, effects=[])
+    case.read_book(book)
+    assert (case.reached, case.trouble) == (True, "")
+
+
 def test_names_have_no_ids_and_times() -> None:
     text = "pay:7 6f1c1d5e-9f5e-4a0e-8d43-0e2ae8a3a5d5 2026-11-28T03:40:28.583 1795837228.58 2026-11-28"
     assert stable(text) == "pay:7 * * * 2026-11-28"
+    assert stable("open tmpq3_k2j1x.csv") == "open tmp*.csv"
+
+
+# -- the processes
+
+
+def read(path: Path) -> bytes:
+    """A file of /proc; empty if its process has ended."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def is_alive(pid: int) -> bool:
+    return bool(read(Path(f"/proc/{pid}/cmdline")))  # empty for a zombie
+
+
+ENDLESS = """
+import os, time
+from pathlib import Path
+from prefect import flow
+
+@flow
+def endless():
+    Path("started").write_text(str(os.getpid()))
+    time.sleep(600)
+"""
+
+
+@pytest.mark.api
+@pytest.mark.slow
+def test_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    started = tmp_path / "started"
+    words = [sys.executable, "-m", "prefect_resilience", "rehearse", "endless.py:endless", "--keep", "cases"]
+    with Popen(words, cwd=tmp_path, start_new_session=True) as command:
+        while command.poll() is None and not (started.exists() and started.read_text()):
+            time.sleep(0.1)
+        os.killpg(command.pid, signal.SIGINT)
+        assert command.wait(60)
+    # Processes of a case, and those that serve the cases, have a home in its folder. The last ones are dying.
+    while str(tmp_path / "cases").encode() in b"".join(map(read, Path("/proc").glob("[0-9]*/environ"))):
+        time.sleep(0.05)
+    assert not is_alive(int(started.read_text()))
+
+
+def test_a_run_that_takes_too_long_is_ended_with_its_processes() -> None:
+    program = (
+        "import subprocess as s; print(s.Popen(['sleep', '60']).pid, flush=True); s.run(['sleep', '60'])"
+    )
+    with Popen([sys.executable, "-c", program], stdout=PIPE, text=True, start_new_session=True) as run:
+        assert run.stdout is not None
+        child = int(run.stdout.readline())
+        assert wait_for_end(run.pid, 0.1) == LATE
+        assert run.wait() == -signal.SIGKILL
+    while is_alive(child):
+        time.sleep(0.01)
+    with Popen([sys.executable, "-c", "raise SystemExit(3)"], start_new_session=True) as run:
+        assert wait_for_end(run.pid, 60) == 3
 
 
 def test_a_sample_is_even() -> None:
@@ -213,11 +299,14 @@ def test_a_sample_is_even() -> None:
         ("socket.getaddrinfo", ("example.com", 80, 0, 0, 0), True),
         ("socket.getaddrinfo", (b"localhost", 80, 0, 0, 0), False),
         ("socket.gethostbyname", ("example.com",), True),
+        ("socket.gethostbyaddr", ("8.8.8.8",), True),
+        ("socket.getnameinfo", (("8.8.8.8", 53),), True),
         ("import", ("psycopg", None), True),
         ("import", ("psycopg.rows", None), True),
         ("import", ("json", None), False),
         ("subprocess.Popen", ("curl", ["curl"], None, None), True),
         ("subprocess.Popen", ("uname", ["uname", "-p"], None, None), False),
+        ("subprocess.Popen", ("file", ["file", "-b"], None, None), False),
         ("os.system", ("curl",), True),
         ("os.exec", ("curl", ["curl"], None), True),
         ("open", ("file", "r", 0), False),
@@ -235,8 +324,16 @@ def test_the_guard_rejects_what_leaves(event: str, args: tuple[Any, ...], refuse
 
 
 def test_what_is_no_receiver_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="neither a ScriptedService"):
+    with pytest.raises(ConfigurationError, match="receivers do not start: TypeError"):
         rehearse(programs.plain, "{receiver}", receiver=7, api="http://127.0.0.1:9/api")
+
+
+def test_receivers_that_do_not_start_are_named() -> None:
+    def receiver() -> None:
+        raise OSError("the port is in use")
+
+    with pytest.raises(ConfigurationError, match=r"receivers do not start: OSError\(.*in use.\)"):
+        rehearse(programs.plain, "{receiver}", receiver=receiver, api="http://127.0.0.1:9/api")
 
 
 def test_a_flow_that_cannot_be_sent_is_refused() -> None:

@@ -61,8 +61,6 @@ def rehearse_command(
         keep: A new folder for the logs and ledgers of all cases.
         junit: A file for the result as JUnit XML.
     """
-    if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise ConfigurationError(f"--keep {keep} is not empty: name a new folder")
     result = rehearse(
         flow,
         receiver=None if receiver is None else _receiver_in(receiver),

@@ -53,7 +53,7 @@ def test_ci_reads_junit() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--keep", "."], "--keep . is not empty: name a new folder"),
+        (["--keep", "."], "The folder . for the cases is not empty: name a new one"),
         (["--with", "none.json"], "--with none.json has no JSON object"),
         (["--with", "list.json"], "--with list.json has no JSON object"),
         (["--receiver", "empty.py"], "--receiver empty.py has no function `receiver`"),
