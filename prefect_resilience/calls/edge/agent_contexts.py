@@ -19,12 +19,12 @@ from typing import Any, cast
 from uuid import uuid4
 
 from prefect_resilience.durable.effects.model import Pass
+from prefect_resilience.errors.classify.shapes import package
 
 FRAMEWORKS = frozenset(
     {"pydantic_ai", "langgraph", "langchain", "langchain_core", "agents", "mcp", "fastmcp", "agno"}
 )
 OPENAI = frozenset({"RunContextWrapper", "ToolContext"})
-INJECTED = "Injected"
 CONTEXTS = frozenset({"RunContext", "ToolRuntime", "RunnableConfig", "Context", *OPENAI})
 WITH_TURN = frozenset({"RunContext", "ToolRuntime", "InjectedState"})
 """The kinds of arguments that tell the turn; of the others, `OPENAI` may."""
@@ -60,23 +60,19 @@ def context_parameters(hints: Mapping[str, Any]) -> dict[str, str]:
     return {name: kind for name, kind in kinds.items() if kind is not None}
 
 
-def _is_of_framework(cls: Any) -> bool:
-    return str(getattr(cls, "__module__", "")).partition(".")[0] in FRAMEWORKS
-
-
 def _kind_of(hint: Any) -> str | None:
     if isinstance(hint, str):
         name = hint.partition("[")[0].rpartition(".")[2].strip()
         return name if name in CONTEXTS else None
     for extra in getattr(hint, "__metadata__", ()):
         name = (extra if isinstance(extra, type) else cast("type[Any]", type(extra))).__name__
-        if name.startswith(INJECTED):
+        if name.startswith("Injected"):
             return name
     for choice in (hint, *typing.get_args(hint)):
         plain: Any = typing.get_origin(choice) or choice
         for base in getattr(plain, "__mro__", (plain,)):
             name = getattr(base, "__name__", "")
-            if name in CONTEXTS and _is_of_framework(base):
+            if name in CONTEXTS and package(base) in FRAMEWORKS:
                 return name
     return None
 
