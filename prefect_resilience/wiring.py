@@ -9,7 +9,12 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from prefect_resilience.base import places
-from prefect_resilience.base.edge.current_settings import circuit_store_url, run_contexts, store_url
+from prefect_resilience.base.edge.current_settings import (
+    circuit_store_url,
+    current_settings,
+    run_contexts,
+    store_url,
+)
 from prefect_resilience.guards import limits
 from prefect_resilience.guards.circuits.listeners import (
     StoreNotice,
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
 def wire() -> None:
     places.circuits = circuit_store_url
     places.documents = store_url
+    places.grace_seconds = lambda: current_settings().grace_seconds
     limits.prefect_client = _prefect_client
     limits.lease_holder = _lease_holder
     limits.root_run = _root_run

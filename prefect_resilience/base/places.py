@@ -1,4 +1,4 @@
-"""The URLs of the default stores, in a module that costs nothing to import.
+"""The URLs of the default stores and the grace, in a module that costs nothing to import.
 
 They come from the settings, which the lower rooms cannot import: `prefect_resilience.wiring` sets these
 functions. They are called when a store is needed, not before.
@@ -10,3 +10,4 @@ from collections.abc import Callable
 
 circuits: Callable[[], str]
 documents: Callable[[], str]
+grace_seconds: Callable[[], float]

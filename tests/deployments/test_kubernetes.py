@@ -11,6 +11,7 @@ import yaml
 from prefect.client.schemas.objects import FlowRun
 from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 
+from prefect_resilience.base.edge.current_settings import GRACE_SECONDS
 from prefect_resilience.settings import ResilienceSettings
 
 FOLDER = Path(__file__).parents[2] / "deployments" / "kubernetes"
@@ -49,6 +50,7 @@ async def test_the_job_of_a_flow_run():
     spec = manifest["spec"]["template"]["spec"]
     assert manifest["spec"]["backoffLimit"] == 0
     assert spec["terminationGracePeriodSeconds"] == 60
+    assert TEMPLATE["variables"]["properties"]["grace_seconds"]["minimum"] >= GRACE_SECONDS + 10
     (container,) = spec["containers"]
     assert container["image"] == "prefect-resilience:0.2.0"
     assert container["envFrom"] == [{"secretRef": {"name": SETTINGS["metadata"]["name"]}}]

@@ -42,12 +42,14 @@ class ResilienceSettings:
         Prefect's home.
     circuit_store_url: the store of the circuits, if it is another one.
     timeouts: seconds by the name of an operation, for `timeout="llm-call"`; merged over the defaults.
+    grace_seconds: how long running effects may take to end after SIGTERM.
     enabled: `RESILIENCE_ENABLED=false` turns every wrapper into a plain Prefect task, for debugging.
     """
 
     store_url: str
     circuit_store_url: str | None
     timeouts: Mapping[str, float]
+    grace_seconds: float
     enabled: bool
 
     @property
@@ -65,8 +67,13 @@ def current_settings() -> ResilienceSettings:
 
 _VARIABLES = (
     "RESILIENCE_ENABLED",
-    *(f"PREFECT_RESILIENCE_{name}" for name in ("ENABLED", "STORE_URL", "CIRCUIT_STORE_URL", "TIMEOUTS")),
+    *map(
+        "PREFECT_RESILIENCE_{}".format,
+        ("ENABLED", "STORE_URL", "CIRCUIT_STORE_URL", "TIMEOUTS", "GRACE_SECONDS"),
+    ),
 )
+GRACE_SECONDS = 20.0
+"""Less than the 30 s that Prefect's workers allow, since handing a run over takes some, too."""
 
 
 @lru_cache(maxsize=16)
@@ -75,6 +82,7 @@ def _read(variables: tuple[str | None, ...], home: Path) -> ResilienceSettings:
         store_url=_own("STORE_URL") or f"sqlite:///{home}/resilience.db",
         circuit_store_url=_own("CIRCUIT_STORE_URL"),
         timeouts=MappingProxyType(_timeouts(_own("TIMEOUTS") or {})),
+        grace_seconds=read_grace("PREFECT_RESILIENCE_GRACE_SECONDS", _own("GRACE_SECONDS"), GRACE_SECONDS),
         enabled=is_enabled(),
     )
 
@@ -85,6 +93,17 @@ def _own(name: str) -> Any:
         return value_of(name, "resilience")
     except Unclear:
         return None
+
+
+def read_grace(name: str, written: Any, default: float) -> float:
+    """The seconds of the setting or option. Raises ConfigurationError."""
+    try:
+        seconds = default if written is None else float(written)
+    except (ValueError, TypeError):
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ConfigurationError(f"{name}={written!r:.60}: write a number of seconds")
+    return seconds
 
 
 def _timeouts(written: Any) -> dict[str, float]:

@@ -29,7 +29,8 @@ class ParkedRun(BaseModel, frozen=True):
     """One flow run that parks, or has parked.
 
     `until` is when it goes on, and `not_before` when a service said it will be back. `at` is when it parked,
-    `since` when it did first, and `parks` how often it did.
+    `since` when it did first, and `parks` how often it did. `deadline` is the end of its deadline, by the
+    store's clock.
     """
 
     flow_run_id: str
@@ -43,6 +44,7 @@ class ParkedRun(BaseModel, frozen=True):
     state: Literal["parking", "parked", "running"] = "parking"
     circuit: str | None = None
     not_before: float | None = None
+    deadline: float | None = None
 
     @property
     def is_open(self) -> bool:

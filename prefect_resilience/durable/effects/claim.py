@@ -31,6 +31,7 @@ from prefect_resilience.durable.effects.current import (
     when_gone,
 )
 from prefect_resilience.durable.effects.evidence import hint_of, is_request, proves_not_done
+from prefect_resilience.durable.effects.grace import running
 from prefect_resilience.durable.effects.model import (
     AlreadyDone,
     Ask,
@@ -108,6 +109,11 @@ class EffectClaim(LedgerSequences):
 
         `call` makes the command, which reports to the `RunningCall` when the function begins and ends.
         """
+        yield from running.wait_for_turn()
+        with running.including(id(self)):
+            return (yield from self._call(call, classified))
+
+    def _call(self, call: Callable[[RunningCall], Command], classified: Classify) -> Steps[Any]:
         yield from self.record_intent()
         self._classified = classified
         if self.effect.external:
@@ -229,9 +235,11 @@ class EffectClaim(LedgerSequences):
     def record_failure(self, error: BaseException, presence: weakref.ref[Any]) -> Steps[None]:
         """The attempt failed: record the outcome of its call, now or when the call has ended."""
         if self.recorded and self.effect.external:
+            running.in_threads.add(id(self._running))
             if self._running.leave(self._end_late):
                 yield from self._leave_running(error)
                 return
+            running.in_threads.discard(id(self._running))
             if (returned := self._running.returned) is not None:
                 # The function returned at the moment when its attempt was interrupted.
                 self._warn(drive(self._late(returned)), "late", self.key)
@@ -315,6 +323,8 @@ class EffectClaim(LedgerSequences):
         except Exception as error:  # noqa: BLE001 - no caller waits for this thread
             why = f"the outcome of the effect {self.key!r} could not be recorded: {error!r}"
             self._warn(f"Late: {why}", "late", self.key)
+        finally:
+            running.in_threads.discard(id(self._running))
 
     def _late(self, outcome: CallOutcome) -> Steps[str]:
         self.note_changes()

@@ -192,6 +192,10 @@ class Owner:
         self._reports.append(report)
 
     @property
+    def has_reports(self) -> bool:
+        return bool(self._reports)
+
+    @property
     def busy(self) -> bool:
         return bool(self._held or self._reports or self._given_up)
 
@@ -278,6 +282,11 @@ def owner_in(store: Store) -> Owner:
             if owner.store is store:
                 return owner
         return Owner(store)
+
+
+def has_reports() -> bool:
+    """Whether a report about an effect is still to be made."""
+    return any(owner.has_reports for owner in list(_owners))
 
 
 def _ensure_thread() -> None:

@@ -51,9 +51,15 @@ from prefect_resilience.tasks.edge.flow_options import (
     split,
     with_changes,
 )
-from prefect_resilience.tasks.edge.interruptions import deadline_of_run, in_time
+from prefect_resilience.tasks.edge.interruptions import deadline_of_run, hand_over, in_time
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
-from prefect_resilience.tasks.edge.long_waits import Parking, begin_parking, current_parking, parking_around
+from prefect_resilience.tasks.edge.long_waits import (
+    Parking,
+    begin_parking,
+    current_parking,
+    note_return,
+    parking_around,
+)
 from prefect_resilience.tasks.edge.questions import bound_like, class_of_copy
 from prefect_resilience.telemetry import notes
 
@@ -288,11 +294,15 @@ def _enter(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> S
         named = fill(guard.batch, bound.arguments, "batch")
     if named is not None or guard.ending.policy is not None:
         yield Blocking(mark_run, (run, named, guard.ending.policy))
-    parking = None
+    parking = earlier = None
     if guard.parking is not None or current_parking.get() is not None:
         parking = yield Blocking(begin_parking, (guard.parking, context, guard.fn))
-    limit = deadline_of_run(guard, run)
+        earlier = None if parking is None else parking.earlier
+    elif guard.ending.policy is not None and run.run_count > 1:
+        earlier = yield Blocking(note_return, (run,))
+    limit = deadline_of_run(guard, run, earlier)
     if parking is not None and limit is not None:  # a wait that would pass the deadline is not begun
+        parking.limit = limit
         parking.latest = min(parking.latest, time.time() + limit.remaining())
     return context, named, limit, parking
 
@@ -304,7 +314,7 @@ def _inside(guard: FlowGuard, entered: _Entered) -> Generator[None, None, None]:
         return
     context, named, limit, parking = entered
     in_batch = batch_named(named) if named is not None else nullcontext()
-    with parking_around(parking, context), in_batch:
+    with hand_over(guard, context, parking, limit), parking_around(parking, context), in_batch:
         try:
             with nullcontext() if limit is None else in_time(guard.fn, limit, context.flow_run):
                 yield
@@ -356,6 +366,11 @@ else:
         The exception of a failed run carries what had been completed:
         `error_context(state).details["partial_results"]`, by the task's name, as "fetch" and
         "fetch (2)", or by the name that its `task_run_name` gives.
+
+        grace_seconds: how long running effects may take to end after SIGTERM, which ends a worker or a pod;
+        by default the setting PREFECT_RESILIENCE_GRACE_SECONDS, 20. Then a deployed run that parks, or that
+        is recovered automatically, is handed over to the next worker: it is Parked and goes on half a minute
+        later, which counts no attempt. Only for flows that run in the main thread.
 
         Every option of `prefect.flow` works too. Raises ConfigurationError for invalid options.
         """

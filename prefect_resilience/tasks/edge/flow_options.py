@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 
 from prefect_resilience.base.deadlines import read_deadline
 from prefect_resilience.base.durations import Duration
+from prefect_resilience.base.edge.current_settings import read_grace
 from prefect_resilience.base.naming import template_fields
 from prefect_resilience.calls.edge.call_options import check_fields, yes_or_no
 from prefect_resilience.durable.batches.strategies import RecoveryPolicy
@@ -54,6 +55,7 @@ class ResilienceFlowOptions(TypedDict, total=False):
 
     batch: str | None
     deadline: Duration | None
+    grace_seconds: float | None
     recovery: RecoveryOption
     retry: Retry | Mapping[str, Any] | None
     summary: bool
@@ -66,6 +68,7 @@ class ResilientFlowOptions(ResilienceFlowOptions, FlowOptions, total=False):
 DEFAULTS: ResilienceFlowOptions = {
     "batch": None,
     "deadline": None,
+    "grace_seconds": None,
     "recovery": "hint",
     "retry": None,
     "summary": True,
@@ -81,6 +84,8 @@ class FlowGuard:
     batch: str | None = None
     deadline: float | None = None
     """Seconds for a run with its automatic retries, and for everything that it calls."""
+    grace_seconds: float | None = None
+    """How long running effects may take to end after SIGTERM; None for the setting."""
     ending: Ending = field(default_factory=Ending)
     parking: Retry | None = None
     """Which waits park its runs."""
@@ -108,6 +113,9 @@ def with_changes(guard: FlowGuard, ours: Mapping[str, Any]) -> FlowGuard:
     changes: dict[str, Any] = {"ending": ending}
     if "deadline" in ours:
         changes["deadline"] = read_deadline(ours["deadline"])
+    if "grace_seconds" in ours:
+        grace = ours["grace_seconds"]
+        changes["grace_seconds"] = None if grace is None else read_grace("grace_seconds", grace, 0.0)
     if "retry" in ours:
         changes["parking"] = _parking(ours["retry"])
     if "batch" in ours:

@@ -26,6 +26,7 @@ from prefect.states import Cancelled
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import Task
 
+from prefect_resilience.base.deadlines import CallDeadline
 from prefect_resilience.base.process import setting
 from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
@@ -40,6 +41,8 @@ from prefect_resilience.tasks.edge.seams import wait_for_submitted
 from prefect_resilience.telemetry.edge.call_totals import send_totals
 
 if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
+
     from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 
 TRY_AGAIN = 10.0
@@ -81,12 +84,13 @@ class Opening(NamedTuple):
 @dataclass(eq=False)
 class Parking:
     """The long waits in one pass of a flow run. `latest`: the run waits until then at most. `outer`: those of
-    the flow around a subflow."""
+    the flow around a subflow. `limit`: the deadline around the flow function."""
 
     policy: Retry
     latest: float
     earlier: ParkedRun | None = None
     outer: Parking | None = None
+    limit: CallDeadline | None = None
     waits: list[LongWait] = field(default_factory=list[LongWait])
 
     @property
@@ -162,11 +166,18 @@ def begin_parking(policy: Retry | None, context: FlowRunContext, fn: Callable[..
         raise ConfigurationError(NO_DEPLOYMENT)
     if not isinstance(context.task_runner, ThreadPoolTaskRunner):
         raise ConfigurationError(NO_THREADS)
-    log, earlier = flow_run_logger(flow_run=run), None
     if run.run_count <= 1 and (names := [*tasks_that_run_again(fn)]):
-        log.warning(RUN_AGAIN, ", ".join(map(repr, names)))
+        flow_run_logger(flow_run=run).warning(RUN_AGAIN, ", ".join(map(repr, names)))
+    earlier = note_return(run)
+    since = time.time() if earlier is None else earlier.since
+    return Parking(policy, since + policy.max_parked, earlier)
+
+
+def note_return(run: FlowRun) -> ParkedRun | None:
+    """A pass of the run begins: what the store keeps of its parking. May block."""
     from prefect_resilience.durable.batches.edge import parking
 
+    log, earlier = flow_run_logger(flow_run=run), None
     try:
         earlier = parking.read_parked(str(run.id))
         if earlier is not None and earlier.is_open:
@@ -174,8 +185,7 @@ def begin_parking(policy: Retry | None, context: FlowRunContext, fn: Callable[..
             log.info("Goes on after it was parked at %s: %s", utc_text(earlier.at), earlier.why)
     except (StoreUnavailable, ApiUnavailable) as failure:
         log.warning("Whether this run, and those behind it, were parked is unknown: %s", failure)
-    since = time.time() if earlier is None else earlier.since
-    return Parking(policy, since + policy.max_parked, earlier)
+    return earlier
 
 
 def tasks_that_run_again(fn: Callable[..., Any]) -> Iterator[str]:
@@ -220,7 +230,7 @@ def parking_around(parking: Parking | None, context: FlowRunContext) -> Generato
         parking.outer.waits += parking.waits
         raise RunParks("its flow run parks")
     send_totals(ended=run.id)
-    raise RunParks(state=_park(parking, context))
+    raise RunParks(state=park_run(parking, context))
 
 
 def _ends_the_function(error: BaseException) -> bool:
@@ -231,7 +241,7 @@ def _ends_the_function(error: BaseException) -> bool:
     return isinstance(error, Exception | RunParks)
 
 
-def _park(parking: Parking, context: FlowRunContext) -> State[Any] | None:
+def park_run(parking: Parking, context: FlowRunContext) -> State[Any] | None:
     """Set the run to Parked; None if the API rejected that, as for a cancelled run."""
     from prefect_resilience.durable.batches.edge import parking as parked_runs
 
@@ -257,6 +267,10 @@ def _park(parking: Parking, context: FlowRunContext) -> State[Any] | None:
         parked = parked_runs.take_turn(parked)
     until = max(min(parked.until, parking.latest), now + LEAD)
     parked = parked.model_copy(update={"until": until})
+    if parking.limit is not None:
+        with suppress(StoreUnavailable):
+            ends = parked_runs.store_time() + parking.limit.remaining()
+            parked = parked.model_copy(update={"deadline": ends})
     _keep(parked, log)
     while True:
         try:

@@ -10,6 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import Pause
+from prefect.flow_engine import run_flow
+from prefect.states import Pending
 
 from prefect_resilience import InDoubt, settle
 from prefect_resilience.effects import batch, batch_status
@@ -112,3 +117,43 @@ def test_a_parameter_with_a_default_changes_nothing(deploy, receiver):
     added = change(("def pay(order)", "def pay(order, note=None)"))
     assert passed(deploy(added), 1, 2, 3)[:2] == first
     assert sum(receiver.taken.values()) == 3
+
+
+PARKS = """
+import httpx
+from prefect_resilience import Retry, resilient_flow, resilient_task, send_idempotency_key
+
+class Busy(Exception):
+    status_code, retry_after = 503, 3_600.0
+
+@resilient_task(effect="external", retry=None)
+def pay(order):
+    with httpx.Client(event_hooks={"request": [send_idempotency_key]}) as client:
+        return client.post(URL).json()["id"]
+
+@resilient_flow(name="pays and parks", retry=Retry(park_after="1m"))
+def bill():
+    paid = pay(7)
+    raise Busy("in an hour")
+"""
+
+
+def run_pass(module: ModuleType, run: FlowRun) -> Any:
+    """What the process of a worker does with the run."""
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(run.id, Pending(), force=True)
+        return run_flow(module.bill, flow_run=client.read_flow_run(run.id))
+
+
+def test_new_code_while_the_run_was_parked(deploy, receiver):
+    new = PARKS.replace('raise Busy("in an hour")', 'return "the new code", paid == "m-" + str(KEY)')
+    module = deploy(PARKS)
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run_from_deployment(module.bill.to_deployment("d").apply())
+    with pytest.raises(Pause):
+        run_pass(module, run)
+    with pytest.raises(InDoubt, match=r"'billing_of_ours.pay'.*no longer in the code"):
+        run_pass(deploy(new.replace("pay(", "charge(")), run)
+    (key,) = receiver.taken
+    assert run_pass(deploy(f"KEY = {key!r}\n{new}"), run) == ("the new code", True)
+    assert [*receiver.taken.values()] == [1]

@@ -25,6 +25,7 @@ from prefect_resilience import (
     CircuitBreaker,
     CircuitOpenError,
     ConfigurationError,
+    DeadlineExceeded,
     Effect,
     Fallback,
     Retry,
@@ -32,6 +33,7 @@ from prefect_resilience import (
     resilient_flow,
     resilient_task,
 )
+from prefect_resilience.base.deadlines import current_deadline
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge import parking as parked_runs
 from prefect_resilience.durable.batches.edge.parking import (
@@ -523,6 +525,45 @@ def test_what_ends_the_function_before_it_parks(error, raised):
 
 
 @pytest.mark.api
+def test_a_deadline_goes_on_while_the_run_is_parked(client, monkeypatch):
+    begun = list[float]()
+
+    @resilient_flow(retry=PARK, deadline="3h", name="limited")
+    def limited() -> None:
+        begun.append(current_deadline.get().remaining())
+        raise Busy("busy")
+
+    def shift(run: FlowRun, seconds: float) -> None:
+        parked = read_parked(str(run.id))
+        keep(parked.model_copy(update={"deadline": parked.deadline - seconds}))
+
+    run = created(client, limited)
+    assert run_pass(client, limited, run) is None
+    assert read_parked(str(run.id)).deadline == pytest.approx(parked_runs.store_time() + 3 * HOUR, abs=60)
+    shift(run, HOUR)
+    assert run_pass(client, limited, run) is None
+    monkeypatch.setattr(parked_runs, "store_time", raising(StoreUnavailable("away")))
+    assert run_pass(client, limited, run) is None
+    assert read_parked(str(run.id)).deadline is None
+    monkeypatch.undo()
+    assert run_pass(client, limited, run) is None
+    assert begun == pytest.approx([3 * HOUR, 2 * HOUR, 3 * HOUR, 3 * HOUR], abs=60)
+    shift(run, 4 * HOUR)
+    with pytest.raises(DeadlineExceeded, match="not begun: the deadline of 10800 s set at flow limited"):
+        run_pass(client, limited, run)
+    with suppress(Busy):  # once more by hand
+        run_pass(client, limited, run)
+    assert len(begun) == 5
+
+
+def raising(error: Exception) -> Any:
+    def fail() -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.api
 def test_without_a_store_a_run_parks_too(monkeypatch, caplog):
     def away(*_: Any) -> None:
         raise StoreUnavailable("the store is away")
@@ -535,7 +576,7 @@ def test_without_a_store_a_run_parks_too(monkeypatch, caplog):
     assert began is not None
     began.wait_of("ask", context_of(LONG), None)
     monkeypatch.setattr(parked_runs, "park", lambda parked: Cancelled(name=parked.flow))
-    assert long_waits._park(began, context).is_cancelled()
+    assert long_waits.park_run(began, context).is_cancelled()
     assert caplog.text.count("the store is away") == 3
 
 

@@ -136,6 +136,11 @@ def keep(run: ParkedRun, store: Store | str | None = None) -> None:
     change(open_ledger(store).store, key_of(run.flow_run_id), lambda _: value, lasts, lambda _: run.is_open)
 
 
+def store_time() -> float:
+    """The time of the store, which all processes share. Raises StoreUnavailable."""
+    return open_ledger().store.now()
+
+
 def begin_pass(run: ParkedRun) -> None:
     """A parked run runs again. Raises StoreUnavailable and ApiUnavailable."""
     keep(run.model_copy(update={"state": "running"}))
