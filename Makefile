@@ -80,7 +80,7 @@ house: .venv/.installed-dev ## how large the package is, how long the road of a 
 	@$(BIN)/python -m tests.project.house
 	@$(IN_A_HOME_OF_ITS_OWN) PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL=CRITICAL $(BIN)/python -m tests.project.failure_road
 
-check: .venv/.installed-dev ## lint, format, types (strict), the contracts between the rooms, documents that match the code
+check: .venv/.installed-dev ## lint, format, types (strict in the package), the contracts between the rooms, documents that match the code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import pytest
@@ -102,7 +102,7 @@ def generator(gate: Gate, work: Work) -> Any:
 
 async def async_generator(gate: Gate, work: Work) -> Any:
     @gate
-    async def guarded() -> Any:
+    async def guarded() -> AsyncIterator[Any]:
         yield work()
 
     (first,) = [chunk async for chunk in guarded()]

@@ -217,7 +217,7 @@ GENERATORS = {
     "a result of a pool": (lambda x: POOL.apply_async(str, (x,)), "return its result"),
     "results of a pool": (lambda x: POOL.imap(str, [x]), "return its result"),
     "a future of Prefect": (lambda x: PrefectConcurrentFuture(uuid4(), Future()), "return its result"),
-    "futures of Prefect": (lambda x: PrefectFutureList([]), "return its result"),
+    "futures of Prefect": (lambda x: PrefectFutureList([]), "return its result"),  # pyright: ignore[reportAbstractUsage]
 }
 POOL = ThreadPool(1)
 MAY_HAVE_BEGUN = {
@@ -488,7 +488,7 @@ def test_a_generator_that_returns_a_failed_state_has_failed():
 
 
 def test_an_error_that_went_through_a_state_is_raised_by_the_code_that_raises_it():
-    shared = Failed(data=REFUSED)
+    shared: State[Exception] = Failed(data=REFUSED)
     inner = resilient(retry=1)(lambda: shared)
 
     @resilient(retry=1)

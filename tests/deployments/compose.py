@@ -124,7 +124,7 @@ class Fleet:
     ) -> subprocess.Popen[bytes]:
         with (self.folder / f"{service}.log").open("ab") as log:
             # A session of its own, so that its children end with it.
-            process = subprocess.Popen(
+            process = subprocess.Popen[bytes](
                 command, env=environment, stdout=log, stderr=log, start_new_session=True, **rights
             )
         self.running.append(process)

@@ -9,8 +9,9 @@ import prefect.exceptions
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prefect.client.schemas.objects import State
 from prefect.flow_engine import FlowRunTimeoutError
-from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
+from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 from prefect.task_engine import TaskRunTimeoutError
 
 from prefect_resilience import (

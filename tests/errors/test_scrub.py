@@ -146,7 +146,7 @@ def test_a_validation_error_hides_its_inputs(user) -> None:
     assert clean.title == error.title
     assert [line["type"] for line in clean.errors()] == [line["type"] for line in error.errors()]
     assert [line["loc"] for line in clean.errors()] == [line["loc"] for line in error.errors()]
-    assert clean.errors()[-1]["ctx"] == {"max_length": 3}
+    assert clean.errors()[-1].get("ctx") == {"max_length": 3}
     assert clean.__traceback__ is error.__traceback__
     assert clean.__cause__ is error.__cause__
     assert classify(clean).category == "invalid"

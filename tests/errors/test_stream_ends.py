@@ -164,11 +164,11 @@ def test_streams_with_an_end_of_their_own(end: Any) -> None:
 
 def test_what_is_no_event_ends_nothing() -> None:
     with pytest.raises(StreamCut, match="after 0 characters"):
-        [
-            *ensure_complete_stream(
+        list(
+            ensure_complete_stream(
                 ['{"done": tru', "\n", "data: {broken}\n", ": a comment\n", "[1]\n", 5, None]
             )
-        ]
+        )
     with pytest.raises(StreamCut):
         list(ensure_complete_stream([SimpleNamespace(type=["done"])]))
 
@@ -276,7 +276,7 @@ def test_a_failure_inside_a_stream_has_the_category_of_its_code(category: str, e
 )
 def test_an_event_with_the_name_error(lines: list[str], category: str) -> None:
     with pytest.raises(StreamCut) as caught:
-        [*ensure_complete_stream([*lines, "", "data: [DONE]", ""])]
+        list(ensure_complete_stream([*lines, "", "data: [DONE]", ""]))
     assert classify(caught.value).category.value == category
 
 

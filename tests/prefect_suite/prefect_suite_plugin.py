@@ -107,5 +107,5 @@ def last_line(report: Any) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("PREFECT_SUITE_DECORATORS") == "ours":
         substitute()
-    vars(fixtures)["anyio"] = Patience()
+    fixtures.__dict__["anyio"] = Patience()
     config.pluginmanager.register(Outcomes(Path(os.environ["PREFECT_SUITE_OUTCOMES"])))

@@ -64,7 +64,7 @@ def test_every_method_takes_what_prefects_own_takes(theirs: type, ours: type, na
             assert passed_on, f"{name} takes no {parameter.name}"
 
 
-SHOWN: dict[str, tuple[Any, dict[str, Any], list[Any]]] = {
+SHOWN: dict[str, tuple[Any, Any, list[Any]]] = {
     "resilient_task": (resilient_task, call_options.DEFAULTS, [task]),
     "resilient_flow": (resilient_flow, flow_options.DEFAULTS, [flow]),
     "ResilientTask": (ResilientTask, call_options.DEFAULTS, [task, Task]),

@@ -106,7 +106,7 @@ def test_a_plain_task_that_returns_unfinished_work_is_refused(kind, option, subm
         with batch(f"refused {kind} {option} {submitted}"):
             state = made.submit(7, return_state=True) if submitted else made(7, return_state=True)
         assert state.is_failed()
-        await state.result()
+        await state.result()  # pyright: ignore[reportGeneralTypeIssues]
 
     with pytest.raises(ConfigurationError, match=r"declare it `async def`|yield"):
         asyncio.run(program())

@@ -216,7 +216,7 @@ def test_methods_classmethods_and_staticmethods(mode):
 
 
 def dask_runner():
-    from prefect_dask import DaskTaskRunner
+    from prefect_dask.task_runners import DaskTaskRunner
 
     cluster = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": None, "processes": False}
     return DaskTaskRunner(cluster_kwargs=cluster)

@@ -77,6 +77,7 @@ def test_a_second_call_of_one_pass_while_the_first_goes_on():
     assert isinstance(decide(document, LookUp(False, asker("r2")), 3.0)[1], Ask), "the first one died"
     failed, _ = decide(document, FailedCall("c1"), 3.0)
     assert decide(failed, intend("c2", asker=asker("r2")), 4.0)[1] == Send()
+    assert document is not None
     undone = {**document, "state": "compensating", "compensation": {}}
     assert decide(undone, LookUp(True, asker("r2")), 3.0) == (undone, InProgress())
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.api, pytest.mark.slow]
 
 
 def dask():
-    from prefect_dask import DaskTaskRunner
+    from prefect_dask.task_runners import DaskTaskRunner
 
     return DaskTaskRunner(
         cluster_kwargs={
@@ -79,7 +79,7 @@ async def test_task_workers(shared, named):
 
     state = await asyncio.to_thread(delays, return_state=True)
     async with get_client() as client, TaskWorker(send) as worker:
-        for task_run_id in await state.result():
+        for task_run_id in await state.result():  # pyright: ignore[reportGeneralTypeIssues]
             await worker.execute_task_run(await client.read_task_run(task_run_id))
     assert len(keys(named)) == 1
     assert len(keys(str(state.state_details.flow_run_id))) == 1

@@ -5,7 +5,7 @@ The ways are in `tests/durable/effects/ways`; docs/effects_ways.md has the table
 
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -38,7 +38,7 @@ CELLS = [
 def tried(request: pytest.FixtureRequest) -> Iterator[dict[Cell, Future[Outcome]]]:
     """What was chosen, several at a time: they mostly wait."""
     chosen = [
-        item.callspec.params["cell"]
+        cast("Cell", item.callspec.params["cell"])
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.path == request.path and hasattr(item, "callspec")
     ]

@@ -363,7 +363,7 @@ def create_run(client: SyncPrefectClient, deployment: Any, given: dict[str, Any]
     """A run of a deployment, once, whatever a busy server answers meanwhile."""
     key = uuid4().hex
 
-    def created() -> FlowRun | None:
+    def created() -> Any:
         try:
             return client.create_flow_run_from_deployment(
                 deployment, parameters=given, job_variables=variables, idempotency_key=key

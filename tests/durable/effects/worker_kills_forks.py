@@ -87,10 +87,9 @@ def main() -> None:
     from prefect.context import refresh_global_settings_context
 
     refresh_global_settings_context()
-    from prefect.events import utilities
 
     # To tell the API of task runs costs more than all the rest
-    utilities.should_emit_events = lambda: False
+    sys.modules["prefect.events.utilities"].should_emit_events = lambda: False
     sys.argv = ["prefect.engine"]
     runpy.run_module("prefect.engine", run_name="__main__")
 

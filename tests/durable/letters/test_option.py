@@ -72,7 +72,7 @@ def _runner(name: str) -> Any:
         return ThreadPoolTaskRunner(max_workers=2)
     if name == "processes":
         return ProcessPoolTaskRunner(max_workers=1)
-    from prefect_dask import DaskTaskRunner
+    from prefect_dask.task_runners import DaskTaskRunner
 
     cluster = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": None, "processes": False}
     return DaskTaskRunner(cluster_kwargs=cluster)

@@ -51,7 +51,7 @@ async def test_async_flows_and_tasks(broken: Receiver) -> None:
         broken.broken = len(passes) < 3
         await shop.send_async("same")
 
-    await retried(return_state=True)
+    await retried(return_state=True)  # pyright: ignore[reportGeneralTypeIssues]
     (letter,) = dead_letters.list()
     assert (letter.status, story(letter)) == ("settled", ["failed", "failed", "succeeded"])
     assert letter.settled_at is not None

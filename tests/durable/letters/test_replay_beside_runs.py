@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -64,10 +64,9 @@ def comes_to(letter: dead_letters.DeadLetter, state: State) -> None:
 
 
 @pytest.fixture
-def unnoticed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a pass had been cut off right after its calls, before it could tell of them."""
     monkeypatch.setattr(run_hooks, "settle_for_task", lambda task_run: None)
-    return
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -51,7 +51,7 @@ class Steps:
 
 
 @pytest.fixture
-def steps(service: Any) -> Iterator[Steps]:
+def steps(service: Any) -> Steps:
     return Steps(service)
 
 

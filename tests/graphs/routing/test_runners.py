@@ -93,7 +93,7 @@ def test_processes():
 
 @pytest.mark.timeout(240)
 def test_dask():
-    from prefect_dask import DaskTaskRunner
+    from prefect_dask.task_runners import DaskTaskRunner
 
     cluster = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None, "processes": False}
 

@@ -42,7 +42,7 @@ def test_call_refuses_an_async_function(store: Any, sync_interval: float) -> Non
     breaker.call(int)
     for function in (later, lambda: later()):
         with pytest.raises(ConfigurationError, match="acall"):
-            breaker.call(function)
+            _ = breaker.call(function)
 
 
 # -- threads

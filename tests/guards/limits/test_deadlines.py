@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import threading
 import time
+from collections.abc import AsyncIterator
 from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
@@ -200,7 +201,7 @@ def test_the_stream_of_a_fallback_is_bounded_too() -> None:
         yield from ()
         raise ConnectionError("refused")
 
-    async def broken_async() -> Any:
+    async def broken_async() -> AsyncIterator[int]:
         for chunk in broken():
             yield chunk
 

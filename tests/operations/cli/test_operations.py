@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from prefect import Flow
 from prefect.client.orchestration import get_client
-from prefect.deployments.runner import EntrypointType
 from prefect.flow_engine import run_flow
 from prefect.flows import load_flow_from_entrypoint, load_flow_from_flow_run
+from prefect.types.entrypoint import EntrypointType
 
 from prefect_resilience import CircuitSnapshot, get_circuits
 from prefect_resilience.base.edge.current_settings import circuit_store_url

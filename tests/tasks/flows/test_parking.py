@@ -128,7 +128,7 @@ def test_a_run_parks_once_for_all_its_tasks_and_goes_on(client, caplog):
         return f"sent {send(3)}"
 
     @resilient_flow(retry=PARK, retries=1, name="asks")
-    def asks() -> list[Any]:
+    def asks() -> list[Any] | None:
         sent = [send(1)]
         asked = [ask.submit(n) for n in range(3)]
         later = send.submit(2)
@@ -480,7 +480,7 @@ def test_a_failure_that_opens_the_circuit_waits_for_it(monkeypatch):
     assert opening_of(circuit) is None
     with suppress(TimeoutError):
         circuit.call(_time_out)
-    name, rest = opening_of(circuit)
+    name, rest = opening_of(circuit) or ("", 0.0)
     assert name == circuit.name
     assert 80 < rest <= 90
     now = time.time()

@@ -103,17 +103,17 @@ def test_a_run_in_which_much_happened_says_so(mode, left):
     assert text.startswith(f"# {flow_run_name(state)}")
     assert "7 task runs" not in text
     assert "6 task runs, 3 retried (5 retries), 1 answered by a fallback, 1 replayed" in text
-    calls = section(text, "Calls")
-    assert [row[:4] for row in calls] == [
+    rows = section(text, "Calls")
+    assert [row[:4] for row in rows] == [
         [f"`{task_run_named(text, 'away')}`", "Degraded", "2", "1"],
         ["`sent 1`", "Replayed", "0", ""],
         ["`steady`", "Completed", "3", ""],
         ["`plain`", "Completed", "2", ""],
     ]
     assert "1 rejected call" in text
-    away, sent, steady = re.findall(r"^- `([^`]+)`: (.*)$", text, re.MULTILINE)[:3]
-    assert away[1].endswith("fallback value (degraded)")
-    assert sent[1].startswith("effect ")
+    first, second, steady = re.findall(r"^- `([^`]+)`: (.*)$", text, re.MULTILINE)[:3]
+    assert first[1].endswith("fallback value (degraded)")
+    assert second[1].startswith("effect ")
     assert steady == ("steady", "NETWORK\\_ERROR network: no line (x2)")
     assert section(text, "Circuits and stores")[0][1:3] == ["svc:a", "closed → open"]
     assert "steady" in picture(text)

@@ -7,9 +7,9 @@ import datetime
 
 import pytest
 from prefect import flow, task
+from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.exceptions import ParameterTypeError
-from prefect.states import State
 from pydantic import BaseModel
 
 from prefect_resilience import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -198,7 +198,7 @@ def chunks_of(script: list[Any], spans: Any) -> Iterator[int]:
 @pytest.mark.parametrize("options", [{}, {"timeout": 30}])
 @pytest.mark.parametrize("way", ["sync", "async"])
 async def test_a_generator_runs_in_its_attempt_and_its_reader_does_not(spans, way, options) -> None:
-    async def stream(script: list[Any]) -> Any:
+    async def stream(script: list[Any]) -> AsyncIterator[Any]:
         for chunk in chunks_of(script, spans):
             yield chunk
 
@@ -252,7 +252,7 @@ def test_nothing_is_recorded_while_resilience_is_switched_off(spans, monkeypatch
         with attempt:
             pass
 
-    async def stream() -> Any:
+    async def stream() -> AsyncIterator[int]:
         yield 1
 
     async def read() -> list[int]:

@@ -60,7 +60,7 @@ def test_the_attempts_rejections_fallbacks_and_replays_of_tasks_are_a_tree(spans
         return [*answers, fetch.submit([5]).result()]
 
     @flow
-    def bill() -> str:
+    def bill() -> str | None:
         with batch("spans"):
             return send([2], return_state=True).name
 

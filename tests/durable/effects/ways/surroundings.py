@@ -62,7 +62,7 @@ class Here:
     # -- the ledger
 
     def start(self) -> CallStart:
-        return self.record(time.monotonic()).start
+        return self.record(time.monotonic()).start or CallStart.of(0.0)
 
     def batch_id(self) -> str:
         return self.batch
