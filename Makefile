@@ -19,7 +19,7 @@ FAST := smoke or not (api or slow or docs or long)
 ALL := $(filter tests,$(TESTS))
 COVER := $(if $(ALL),--cov=prefect_resilience --cov-report= --cov-fail-under=0)
 # A worker that dies ends the run and names its test: xdist would wait for ever for what the new worker was given
-# Three workers keep two cores busy where tests wait for servers and processes
+# Three workers keep two cores busy where tests wait for servers and processes; four with all the slow ones
 TOGETHER := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # A Prefect home of this run's own, removed when it ends, no server that happens to be configured, and time
@@ -49,7 +49,7 @@ test: .venv/.installed-dev ## the fast tests and one or two real runs of each no
 # What fails beside other tests is tried once more alone: both results are printed, the second one counts.
 test-all: .venv/.installed-dev ## all tests; then the coverage gates
 	@$(IN_A_HOME_OF_ITS_OWN) HYPOTHESIS_PROFILE=$(PROFILE) sh -c '\
-		$(BIN)/python -m pytest -n 3 $(TOGETHER) $(COVER) -m "not long" $(TESTS); code=$$?; \
+		$(BIN)/python -m pytest -n 4 $(TOGETHER) $(COVER) -m "not long" $(TESTS); code=$$?; \
 		[ $$code = 1 ] || exit $$code; \
 		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m "not long" $(TESTS)'
 	@$(if $(COVER),$(BIN)/python -m coverage report)

@@ -51,14 +51,14 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "all"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: other workers need not wait for them at the end.
+    """Files with slow tests come first, then those with an API: other workers wait for short ones at the end.
 
     Files that coverage does not measure come last: it would miss what they import or cache for other tests.
     """
-    slow, unmeasured = (
-        {item.path for item in items if item.get_closest_marker(mark)} for mark in ("slow", "no_cover")
+    slow, api, unmeasured = (
+        {item.path for item in items if item.get_closest_marker(mark)} for mark in ("slow", "api", "no_cover")
     )
-    items.sort(key=lambda item: (item.path in unmeasured, item.path not in slow))
+    items.sort(key=lambda item: (item.path in unmeasured, item.path not in slow, item.path not in api))
 
 
 class Service(ScriptedService):

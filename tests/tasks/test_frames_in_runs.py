@@ -13,7 +13,7 @@ from prefect import flow, task
 from prefect_resilience import Bulkhead, Effect, Expect, Fallback, Hedge, NotDone, Retry, resilient_task
 from tests.calls.plain.test_frames import breaker, fails, flaky, kept, other, promise
 
-pytestmark = pytest.mark.api
+pytestmark = [pytest.mark.api, pytest.mark.usefixtures("little_to_collect")]
 
 RETRY = Retry(3, backoff="none", retry_on=Exception)
 RETRIED: dict[str, Any] = {"retry": RETRY}
