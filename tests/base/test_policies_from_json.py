@@ -35,18 +35,6 @@ def test_every_option_may_be_written_in_camel_case(policy: Any) -> None:
     assert {snake_case(name) for name in written} == set(type(usual).model_fields)
 
 
-def test_a_circuit_as_the_documents_write_it() -> None:
-    read = CircuitPolicy.model_validate_json(
-        """{
-            "failureThreshold": 3, // in a row
-            "successThreshold": 1, "volumeThreshold": 4,
-            /* milliseconds */ "timeout": 45000
-        }"""
-    )
-    assert (read.failure_threshold, read.success_threshold, read.volume_threshold) == (3, 1, 4)
-    assert read.open_for == 45
-
-
 @pytest.mark.parametrize(
     ("written", "says"),
     [

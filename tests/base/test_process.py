@@ -3,8 +3,6 @@
 import getpass
 import os
 import socket
-import subprocess
-import sys
 import threading
 from contextvars import ContextVar, copy_context
 from typing import Any
@@ -56,16 +54,6 @@ def test_an_action_runs_in_the_child_alone() -> None:
 def test_where_there_is_no_fork_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "register_at_fork")
     assert in_forked_child(print) is print
-
-
-def test_what_is_done_at_exit_is_done_backwards() -> None:
-    program = (
-        "from prefect_resilience.base.process import at_exit\n"
-        "at_exit(lambda: print('first'))\n"
-        "at_exit(lambda: print('last'))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["last", "first"]
 
 
 @pytest.mark.parametrize(("context", "seen"), [(None, "nobody"), (copy_context, "caller")])

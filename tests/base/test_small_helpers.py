@@ -112,15 +112,6 @@ def test_a_batch_has_the_name_that_older_versions_gave_it(value) -> None:
     assert fill("pay:{token}", {"token": value}, "batch") == f"pay:{value}"
 
 
-def test_names_of_two_secrets_differ_and_other_names_stay() -> None:
-    names = [fill("llm:{token}:{region}", {"token": t, "region": "eu"}, "circuit") for t in ("a", "b", "a")]
-    assert names[0] == names[2] != names[1]
-    assert all(name.endswith(":eu") for name in names)
-    for provider in ("sk-one", 3, None, "http://127.0.0.1:8000", "eu/1?x=2", "a@b"):
-        parameters = {"provider": provider}
-        assert fill("llm:{provider}", parameters, "circuit") == f"llm:{parameters['provider']}"
-
-
 def test_a_circuit_and_a_limit_show_no_secret() -> None:
     for guard in (CircuitBreaker("llm:{api_key}"), Bulkhead(3, name="llm:{api_key}")):
         assert "sk-one" not in repr(guard.bind({"api_key": "sk-one"}))

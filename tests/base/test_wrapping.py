@@ -172,18 +172,3 @@ async def test_a_generator_that_is_left_is_told_so() -> None:
     await anext(later_left)
     await later_left.aclose()
     assert gate.ends == [GeneratorExit, GeneratorExit]
-
-
-async def test_blocks_of_one_guard_may_overlap_and_nest() -> None:
-    gate = Gate()
-
-    async def work(fails: bool) -> None:
-        async with gate:
-            await asyncio.sleep(0.01)
-            with gate:
-                await asyncio.sleep(0.01)
-            if fails:
-                raise TimeoutError
-
-    await asyncio.gather(*(work(number % 2 == 0) for number in range(4)), return_exceptions=True)
-    assert (gate.inside, gate.ends.count(None), gate.ends.count(TimeoutError)) == (0, 6, 2)

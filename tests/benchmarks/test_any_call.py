@@ -1,7 +1,6 @@
 """What a guard around any call costs: the candidates make the same call, and the requirements are judged."""
 
 import asyncio
-import json
 
 import pytest
 
@@ -53,27 +52,3 @@ def test_each_requirement_can_be_missed() -> None:
 def test_a_waiting_call_takes_no_more_memory_than_those_of_others() -> None:
     sizes = {name: asyncio.run(any_call.waiting(name, 2_000)) for name in any_call.MEMORY_OF}
     assert sizes[BARE] < sizes[OURS] < min(sizes[STAMINA], sizes[TENACITY])
-
-
-@pytest.mark.usefixtures("prefect_api")
-def test_the_command_prints_its_figures(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # So few calls measure nothing: whether a requirement holds is chance.
-    monkeypatch.setattr(any_call, "memory", lambda calls: dict.fromkeys(any_call.MEMORY_OF, 1000.0 + calls))
-    few = ["--rounds", "1", "--calls", "100", "--waiting", "500"]
-    any_call.main([*few, "--json"])
-    told = json.loads(capsys.readouterr().out)
-    whats = (any_call.FUNCTION, any_call.CIRCUIT, any_call.IN_MEMORY, any_call.LOOPBACK)
-    assert [(one["where"], one["kind"], one["what"]) for one in told["costs"]] == [
-        (where, kind, what)
-        for where in (any_call.OUTSIDE, any_call.IN_FLOW)
-        for kind in any_call.KINDS
-        for what in whats
-    ]
-    assert len(told["requirements"]) == 14
-    assert any_call.main(few) in (0, 1)
-    printed = capsys.readouterr().out
-    assert "one call that goes well, in microseconds" in printed
-    assert "bytes of a call, of 500 that wait at once: bare 1,500, " in printed
-    assert printed.count("holds: ") + printed.count("DOES NOT HOLD: ") == 14

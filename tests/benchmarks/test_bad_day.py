@@ -1,18 +1,15 @@
 """The bad day: its columns counted by hand on a small day, and a day of seconds lived through by all four."""
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_URL
 
-from benchmarks import bad_day_page, bad_day_rounds
+from benchmarks import bad_day_page
 from benchmarks.bad_day_calls import Attempt, Change, Seen
 from benchmarks.bad_day_figures import Round, figures
 from benchmarks.bad_day_script import (
     FULL,
     RIVALS,
-    SHORT,
     WITH_CIRCUITS,
     Call,
 )
@@ -77,48 +74,6 @@ def test_the_columns_are_what_the_page_says_they_are() -> None:
     assert (row.openings, row.machine_load) == (1, 1.0)
     assert row.rate == pytest.approx(3 / 36)
     assert row.late_p95 == pytest.approx(0.5)
-
-
-@pytest.fixture(scope="module")
-def rounds(prefect_api: None) -> list[Round]:
-    """A day of seconds by all four, on the tests' own Prefect server."""
-    api = PREFECT_API_URL.value()
-    assert api is not None
-    return bad_day_rounds.live(SHORT, 4, RIVALS, api)
-
-
-def test_all_four_live_through_a_day_of_seconds(rounds: list[Round], tmp_path: Path) -> None:
-    rows = [figures(day, SHORT) for day in rounds]
-    assert [row.rival for row in rows] == list(RIVALS)
-    for day, row in zip(rounds, rows, strict=True):
-        assert set(day.seen.begun) == set(day.seen.outcomes) == {call.number for call in day.calls}
-        # What arrived was sent; what was given up before it was read may not have arrived.
-        sent = Counter((attempt.number, attempt.asked) for attempt in day.seen.attempts)
-        assert sent >= Counter((request.number, request.service) for request in day.requests)
-        answered = {attempt.number for attempt in day.seen.attempts if attempt.ok}
-        assert answered == {number for number, well in day.seen.outcomes.items() if well}
-        assert row.success == pytest.approx(row.by_own + row.by_second)
-    no_retries, retries, peer, ours = rows
-    assert no_retries.success < 100
-    assert no_retries.recovered == 0
-    assert retries.success >= no_retries.success
-    assert (no_retries.by_second, retries.by_second) == (0, 0)
-    assert (peer.success, ours.success) == (100, 100)
-    assert (peer.recovered, ours.recovered) == (100, 100)
-    page = tmp_path / "bad_day.md"
-    bad_day_page.write(page, rows, rounds, SHORT, bad_day_page.machine(SHORT, 4))
-    text = page.read_text()
-    assert f"| prefect-resilience | {ours.success:.2f} % |" in text
-    readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- bad day -->\nold\n<!-- /bad day -->\nafter\n")
-    bad_day_page.copy_table(page, readme)
-    assert f"| prefect-resilience | {ours.success:.2f} % |" in readme.read_text()
-    lines = readme.read_text().splitlines()
-    assert (lines[0], lines[-1]) == ("before", "after")
-    assert "old" not in lines
-    for picture in ("bad_day.png", "bad_day_services.png"):
-        assert f"]({picture})" in text
-        assert (tmp_path / picture).stat().st_size > 10_000
 
 
 def test_the_table_of_the_readme_is_that_of_the_page(tmp_path: Path) -> None:

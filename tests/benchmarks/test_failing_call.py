@@ -1,7 +1,6 @@
 """What a failing call costs: the candidates fail as they should, and the requirements are judged."""
 
 import asyncio
-import json
 
 import pytest
 
@@ -40,25 +39,3 @@ def test_each_requirement_can_be_missed() -> None:
 
     assert [bar.holds for bar in failing_call.requirements(costs(3.0, 0.5))] == [True] * 4
     assert [bar.holds for bar in failing_call.requirements(costs(3.1, 0.51))] == [False] * 4
-
-
-@pytest.mark.usefixtures("prefect_api")
-def test_the_command_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    # So few calls measure nothing: whether a requirement holds is chance.
-    few = ["--rounds", "1", "--calls", "5"]
-    failing_call.main([*few, "--json"])
-    shown = json.loads(capsys.readouterr().out)
-    rows = [(cost["where"], cost["kind"], cost["what"]) for cost in shown["costs"]]
-    assert rows == [
-        (OUTSIDE, "sync", failing_call.RETRIED),
-        (OUTSIDE, "async", failing_call.RETRIED),
-        (OUTSIDE, "sync", failing_call.IN_MEMORY),
-        (OUTSIDE, "sync", failing_call.IN_SQLITE),
-        (failing_call.IN_TASK, "sync", failing_call.RETRIED),
-        (failing_call.IN_TASK, "async", failing_call.RETRIED),
-    ]
-    assert len(shown["requirements"]) == 10
-    assert failing_call.main(few) in (0, 1)
-    printed = capsys.readouterr().out
-    assert "one call that fails, in microseconds" in printed
-    assert printed.count("holds: ") + printed.count("DOES NOT HOLD: ") == 10

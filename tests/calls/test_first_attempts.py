@@ -7,16 +7,14 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 import pytest
 
-from prefect_resilience import Bulkhead, CircuitBreaker, Retry, Timeout
+from prefect_resilience import CircuitBreaker, Retry
 from prefect_resilience.calls.edge.call_options import make_guard
 from prefect_resilience.calls.edge.local import LocalRun, call_guarded, current_call
 from prefect_resilience.calls.edge.resilient import resilient
 from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.guards.retries.backoff import Backoff
-from prefect_resilience.http import AsyncResilientTransport, ResilientTransport
 from prefect_resilience.testing import inject
 
 NUMBERS = itertools.count()
@@ -92,33 +90,6 @@ def test_faults_are_injected(call: Callable[..., Any], breaker: CircuitBreaker) 
             guarded()
 
 
-def test_a_guard_with_more_than_a_circuit_and_a_timeout_is_not_plain(breaker: CircuitBreaker) -> None:
-    def work(place: str) -> str:
-        return place
-
-    for options, plain in (
-        ({}, True),
-        ({"circuit": breaker, "fallback": lambda: "b"}, True),
-        ({"timeout": 3}, True),
-        ({"timeout": Timeout(3, mode="process")}, False),
-        ({"limits": Bulkhead(3)}, False),
-        ({"effect": "idempotent"}, False),
-        ({"error_budget": 0.9}, False),
-    ):
-        guard = make_guard(work, False, TWICE, options)
-        assert FirstAttempt(guard).is_plain is plain
-        assert FirstAttempt(guard, work).is_plain is (plain and guard.timeout is None)
-
-
-def test_a_name_is_filled_in_once_for_each_text() -> None:
-    template = CircuitBreaker("first:{place}:{number}", store="memory://first")
-    bound = template.bind({"place": "here", "number": "1"})
-    assert bound.name == "first:here:1"
-    assert template.bind({"place": "here", "number": "1"}) is bound
-    assert template.bind({"place": "here", "number": 1}) is bound, "by its name"
-    assert template.bind({"place": "there", "number": "1"}).name == "first:there:1"
-
-
 def test_a_success_after_a_change_does_not_count(breaker: CircuitBreaker) -> None:
     steps: list[str] = []
 
@@ -141,46 +112,3 @@ def test_a_success_after_a_change_does_not_count(breaker: CircuitBreaker) -> Non
     assert outcomes(breaker) == (1, 0)
     assert FirstAttempt(guard).call(run, (), {}, with_generators) == 1
     assert outcomes(breaker) == (0, 0)
-
-
-def test_a_transport_keeps_what_failed_first(breaker: CircuitBreaker) -> None:
-    answers: list[Any] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        last = answers.pop(0)
-        if isinstance(last, BaseException):
-            raise last
-        return httpx.Response(last)
-
-    def got(*given: Any) -> int:
-        answers[:] = given
-        inner = httpx.MockTransport(answer)
-        with httpx.Client(
-            transport=ResilientTransport(retry=TWICE, circuit=breaker, transport=inner)
-        ) as client:
-            return client.get("http://first.example/v1").status_code
-
-    async def got_async(*given: Any) -> int:
-        answers[:] = given
-        inner = httpx.MockTransport(answer)
-        async with httpx.AsyncClient(
-            transport=AsyncResilientTransport(retry=TWICE, circuit=breaker, transport=inner)
-        ) as client:
-            return (await client.get("http://first.example/v1")).status_code
-
-    for get in (got, lambda *given: asyncio.run(got_async(*given))):
-        breaker.reset()
-        assert get(200) == 200
-        assert get(404) == 404
-        assert get(503, 200) == 200
-        assert outcomes(breaker) == (4, 1)
-        assert get(httpx.ConnectError("no"), 200) == 200
-        assert outcomes(breaker) == (6, 2)
-        assert get(503, 502) == 502
-        with pytest.raises(Interrupted):
-            get(Interrupted())
-        breaker.reset()
-        with pytest.raises(httpx.ReadError, match="the second"):
-            get(httpx.ReadError("the first"), httpx.ReadError("the second"))
-        assert outcomes(breaker) == (2, 2)
-        assert current_call.get() is None

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from prefect_resilience.base.drive import Blocking, Steps, adrive, drive
+from prefect_resilience.base.drive import Blocking, Steps, drive
 from prefect_resilience.base.wrapping import Guarding
 from prefect_resilience.calls.attempt import leave
 from prefect_resilience.calls.model import Guard
@@ -52,14 +52,6 @@ def test_the_others_are_left_when_one_fails(error):
     with pytest.raises(RuntimeError, match="no"):
         drive(leave(GUARD, held(first, broken, last), error))
     assert first.seen == broken.seen == last.seen == [error]
-
-
-async def test_when_one_is_cancelled_the_others_learn_of_that():
-    cancelled = asyncio.CancelledError()
-    first, broken = Recorder(), Recorder(cancelled)
-    with pytest.raises(asyncio.CancelledError):
-        await adrive(leave(GUARD, held(first, broken), None))
-    assert first.seen == [cancelled]
 
 
 def test_when_several_fail_none_of_the_failures_is_lost():

@@ -230,26 +230,3 @@ def test_the_timeout_does_not_count_the_waiting(outages: Any, isasync: bool) -> 
     time.sleep(0.4)  # longer than the timeout
     outage.end()
     assert set(callers.end()) == {"made"}
-
-
-def test_a_generator_and_a_block_wait_too(outages: Any) -> None:
-    outage = outages()
-    made: list[int] = []
-
-    @resilient(circuit=outage.breaker)
-    def numbers() -> Iterator[int]:
-        yield 1
-
-    def block() -> None:
-        for attempt in resilient(circuit=outage.breaker, retry=2):
-            with attempt:
-                made.append(2)
-
-    threads = [threading.Thread(target=lambda: made.extend(numbers())), threading.Thread(target=block)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: outage.waiting == 2, PATIENCE)
-    outage.end()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert sorted(made) == [1, 2]

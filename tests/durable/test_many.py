@@ -91,16 +91,6 @@ def test_pages_of_letters_follow_one_another(store: Store) -> None:
         dead_letters.list(after="x", store=store)
 
 
-def test_a_page_costs_the_same_wherever_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prefect_resilience.stores.base.PAGE", 10)
-    ids = bury(store, 300, timedelta())
-    counting = Counting(store, monkeypatch)
-    for after in (None, ids[150], ids[280]):
-        counting.read = 0
-        assert len(dead_letters.list(limit=10, after=after, store=store)) == 10
-        assert counting.read <= 20
-
-
 @pytest.mark.parametrize("status", ["waiting", "in_doubt"])
 def test_what_is_open_is_found_among_many(store: Store, monkeypatch: pytest.MonkeyPatch, status: str) -> None:
     bury(store, 200, timedelta())

@@ -85,24 +85,6 @@ def closed_port() -> str:
 
 
 @pytest.fixture
-def cutting_port() -> Iterator[str]:
-    """A port that accepts a connection and cuts it at once."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def cut() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                connection.close()
-
-        threading.Thread(target=cut, daemon=True).start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)
-
-
-@pytest.fixture
 def silent_port() -> Iterator[str]:
     """A port that takes a connection and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -134,15 +134,6 @@ def test_sqlalchemy(tmp_path) -> None:
     assert classify(exc.DisconnectionError("x")).category is C.NETWORK
 
 
-def test_a_lost_connection_in_sqlalchemy() -> None:
-    lost = exc.DBAPIError("select 1", {}, Exception("gone"), connection_invalidated=True)
-    assert classify(lost).category is C.NETWORK
-    assert classify(exc.DBAPIError("select 1", {}, Exception("strange"))).category is C.INVALID
-    assert classify(exc.OperationalError("select 1", {}, Exception("strange"))).category is C.UNAVAILABLE
-    assert classify(exc.IntegrityError("select 1", {}, Exception("strange"))).category is C.CONFLICT
-    assert classify(exc.StatementError("x", "select 1", {}, None)).category is C.INVALID
-
-
 REDIS = [
     ("LOADING Redis is loading the dataset in memory", C.UNAVAILABLE),
     ("READONLY You can't write against a read only replica.", C.UNAVAILABLE),

@@ -88,19 +88,6 @@ def test_a_response_is_classified_without_an_exception(service) -> None:
             assert info.exception_type is None
 
 
-def test_a_response_says_its_phrase() -> None:
-    assert classify(httpx.Response(503)).message == "Service Unavailable"
-    assert classify(httpx.Response(599)).message == ""
-    assert classify(httpx.Response(200)).code == "200"
-    assert classify(httpx.Response(302)).category is C.INVALID
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_cut_connection_is_the_network(client, cutting_port) -> None:
-    info = caught(client(f"http://{cutting_port}"))
-    assert (info.category, info.code) == (C.NETWORK, "NETWORK_ERROR")
-
-
 def test_what_is_no_json_failed_validation(service, reply) -> None:
     service.says(reply(body="<html>", headers={"Content-Type": "text/html"}))
     for call in (
@@ -149,16 +136,3 @@ def test_a_provider_s_words_in_the_body_are_read(service, reply) -> None:
     assert caught(by_httpx(service.url)).category is C.OVERFLOW
     service.says(reply(400, body='{"error": ' * 2000))
     assert caught(by_httpx(service.url)).category is C.INVALID
-
-
-def test_too_many_redirects_are_invalid(service, reply) -> None:
-    service.says(reply(302, {"Location": service.url}))
-    session = requests.Session()
-    session.max_redirects = 2
-    for call in (
-        lambda: httpx.Client(follow_redirects=True, max_redirects=2).get(service.url),
-        lambda: session.get(service.url, timeout=5),
-        by_aiohttp(service.url),
-    ):
-        assert caught(call).category is C.INVALID
-    assert caught(by_httpx(service.url)).code == "302"

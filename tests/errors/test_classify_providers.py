@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import anthropic
 import botocore.session
-import grpc
 import openai
 import pytest
 import requests
@@ -122,28 +121,6 @@ def test_aws_beyond_answers(provider, closed_port, silent_port) -> None:
     with pytest.raises(ParamValidationError) as caught_here:
         aws(closed_port).get_item(Nonsense=1)  # type: ignore[attr-defined]
     assert classify(caught_here.value).category is C.INVALID
-
-
-def test_grpc_without_an_answer(closed_port) -> None:
-    with grpc.insecure_channel(closed_port.removeprefix("http://")) as channel:
-        assert caught(lambda: channel.unary_unary("/a/b")(b"", timeout=5)).code == "UNAVAILABLE"
-    assert classify(grpc.RpcError("bare")).category is C.UNEXPECTED
-    assert classify(grpc.FutureTimeoutError()).category is C.TIMEOUT
-
-    class Half(grpc.RpcError):
-        def code(self) -> grpc.StatusCode:
-            return grpc.StatusCode.UNAVAILABLE
-
-        def trailing_metadata(self) -> object:
-            raise RuntimeError
-
-    class Broken(Half):
-        def code(self) -> grpc.StatusCode:
-            raise RuntimeError
-
-    assert classify(Half()).code == "UNAVAILABLE"
-    assert classify(Half()).retry_after is None
-    assert classify(Broken()).category is C.UNEXPECTED
 
 
 GOOGLE = [

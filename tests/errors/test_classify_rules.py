@@ -325,26 +325,6 @@ def test_objects_that_fight_back() -> None:
     assert classify(Hostile()).code == "Hostile"
 
 
-def test_cycles_depths_and_crowds() -> None:
-    first, second = Wrapped("one"), Wrapped("two")
-    first.__cause__, second.__cause__ = second, first
-    assert classify(first).category is C.UNEXPECTED
-    deep: BaseException = TimeoutError()
-    for _ in range(10_000):
-        deep = raised(Wrapped("x"), deep)
-    assert classify(deep).category is C.UNEXPECTED
-    nested: BaseException = TimeoutError()
-    for _ in range(500):
-        nested = ExceptionGroup("x", [nested])
-    assert isinstance(classify(nested), ErrorInfo)
-    crowd = ExceptionGroup("x", [TimeoutError() for _ in range(50_000)])
-    assert classify(crowd).details["members"] == 50_000
-    state: State[Any] = Failed(data=TimeoutError())
-    for _ in range(50):
-        state = Failed(data=state)
-    assert isinstance(classify(state), ErrorInfo)
-
-
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),

@@ -16,7 +16,6 @@ from prefect_resilience import (
     error_context,
     resilient,
 )
-from prefect_resilience.errors.classify.reach import names_of, reach
 from prefect_resilience.guards.circuits.model import judge
 
 
@@ -179,15 +178,6 @@ def test_what_names_no_error_is_refused(entry):
         Retry(retry_on=[entry])
     with pytest.raises(ConfigurationError):
         Fallback(str, when=(entry,))
-
-
-def test_a_large_group_is_read_in_part():
-    group = ExceptionGroup("all", [TimeoutError() for _ in range(50_000)])
-    assert len(reach(group)) == 1_000
-    deep: Exception = ConnectionError()
-    for _ in range(500):
-        deep = ExceptionGroup("in", [deep])
-    assert "ConnectionError" in names_of(classify(group), deep)
 
 
 async def test_calls_around_a_task_group():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 import subprocess
 import traceback
@@ -93,24 +92,6 @@ def test_notes_causes_contexts_and_members() -> None:
     assert scrub_exception(group) is group
     assert SECRET not in everything_said(group)
     assert inner.__notes__[1] == "fine"  # type: ignore[attr-defined]
-
-
-CLEAN: list[BaseException] = [
-    ValueError("nothing here"),
-    KeyError("password"),
-    OSError(2, "no such file", "/tmp/x"),
-    ValueError(1, None, b"x", ["a"], {"b": 1}, object()),
-    WithAttributes("x", status_code=503, body={"a": [1]}, request=httpx.Request("GET", "http://x")),
-    ExceptionGroup("all", [ValueError("x")]),
-]
-
-
-@pytest.mark.parametrize("error", CLEAN, ids=lambda error: type(error).__name__)
-def test_a_clean_exception_is_left_alone(error) -> None:
-    args, attributes = error.args, copy.copy(error.__dict__)
-    assert scrub_exception(error) is error
-    assert error.args is args or error.args == args
-    assert all(error.__dict__[name] is value for name, value in attributes.items())
 
 
 def test_the_caller_s_own_structures_are_not_changed() -> None:
@@ -291,22 +272,6 @@ def test_it_never_raises() -> None:
     no_notes = ValueError(LEAK)
     no_notes.__notes__ = "not a list"  # type: ignore[attr-defined]
     assert SECRET not in str(scrub_exception(no_notes))
-
-
-def test_cycles_and_depths() -> None:
-    first, second = ValueError(LEAK), Opaque()
-    first.__cause__, second.__cause__ = second, first
-    clean = scrub_exception(first)
-    assert clean is first
-    assert SECRET not in str(first.__cause__)
-    deep: BaseException = ValueError(LEAK)
-    first = deep
-    for _ in range(10_000):
-        outer = ValueError("x")
-        outer.__cause__ = deep
-        deep = outer
-    assert scrub_exception(deep) is deep
-    assert SECRET not in str(first)
 
 
 @settings(max_examples=150, deadline=None)

@@ -5,7 +5,6 @@ import json
 import pickle
 import re
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -160,24 +159,6 @@ def test_streams_with_an_end_of_their_own(end: Any) -> None:
         list(ensure_complete_stream(["one", "data: [DONE]\n"], end=end))
     with pytest.raises(StreamCut):
         list(ensure_complete_stream([{"done": True}, "event: done\n"], end="END"))
-
-
-def test_what_is_no_event_ends_nothing() -> None:
-    with pytest.raises(StreamCut, match="after 0 characters"):
-        list(
-            ensure_complete_stream(
-                ['{"done": tru', "\n", "data: {broken}\n", ": a comment\n", "[1]\n", 5, None]
-            )
-        )
-    with pytest.raises(StreamCut):
-        list(ensure_complete_stream([SimpleNamespace(type=["done"])]))
-
-
-def test_lines_may_be_cut_anywhere() -> None:
-    text = "".join(sse(*CHAT[:2], "[DONE]"))
-    for size in (1, 3, 50):
-        pieces = [text[at : at + size] for at in range(0, len(text), size)]
-        assert [*ensure_complete_stream(pieces)] == pieces
 
 
 def test_a_server_that_hangs_up(service: Any) -> None:

@@ -1,6 +1,5 @@
 """The soak in its short form, and that it would see what grows."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,15 +37,6 @@ def samples(**growth: float) -> list[Sample]:
 def test_what_grows_is_seen(growth: dict[str, float], grows: set[str]) -> None:
     found = trends(samples(**growth))
     assert {trend.name for trend in found if not trend.flat} == grows
-
-
-@pytest.mark.parametrize(("growth", "flat"), [(0.0, True), (0.3, False)])
-def test_what_comes_and_goes_is_compared_at_its_highest(growth: float, flat: bool) -> None:
-    """A queue that is emptied every fourth time, seen at other moments early on than late."""
-    taken = samples(documents=growth)
-    waves = [replace(one, documents=one.documents + 6 * (n // 7 % 4)) for n, one in enumerate(taken)]
-    (documents,) = [trend for trend in trends(waves) if trend.name == "documents"]
-    assert documents.flat is flat
 
 
 def test_a_few_laps_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

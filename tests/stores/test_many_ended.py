@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.stores import open_store, sql
 from prefect_resilience.stores.base import scan_all
 
 _numbers = itertools.count()
@@ -51,16 +50,6 @@ def test_a_page_behind_them_takes_few_steps(store: Any, steps: Callable[[], int]
     assert store.scan("many/a/", limit=5) == []
 
 
-def test_without_ended_documents_a_page_is_one_step(store: Any, steps: Callable[[], int]) -> None:
-    for number in range(120):
-        store.swap(f"page/{number:03}", 0, number)
-    steps()
-    assert len(store.scan("page/", limit=50)) == 50
-    assert steps() == 1
-    assert len(store.scan("page/", "page/100", limit=50)) == 19
-    assert steps() == 1
-
-
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lives=st.lists(st.booleans(), min_size=1, max_size=25),
@@ -81,27 +70,3 @@ def test_pages_have_every_living_document_once(store: Any, lives: list[bool], li
             after = page[-1][0]
     wanted = [number for number, alive in enumerate(lives) if alive]
     assert found == wanted == [document.value for _, document in scan_all(store, prefix)]
-
-
-def test_deletions_sweep_what_ended_in_postgres(postgres_url: str) -> None:
-    """A purge of letters deletes only: later deletions remove the rows, GRACE seconds later."""
-    store: Any = open_store(postgres_url)
-    versions = [store.swap(f"key/{number:03}", 0, {}) for number in range(60)]
-    for number, version in enumerate(versions[:55]):
-        assert store.delete(f"key/{number:03}", version)
-
-    def rows() -> int:
-        return store.using(
-            lambda connection: connection.execute(f"SELECT count(*) FROM {sql.TABLE}").fetchone()[0]
-        )
-
-    assert rows() == 60
-    store.using(
-        lambda connection: connection.execute(
-            f"UPDATE {sql.TABLE} SET expires_at = expires_at - 700 WHERE expires_at IS NOT NULL"
-        )
-    )
-    store._purge_at = 0.0
-    assert store.delete("key/055", versions[55])
-    assert rows() == 10
-    store.close()

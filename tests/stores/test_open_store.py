@@ -1,6 +1,5 @@
 """Which store a URL opens."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -110,11 +109,6 @@ def test_two_servers_are_two_stores(one: str, other: str) -> None:
     assert parse_url(one).canonical != parse_url(other).canonical
 
 
-def test_a_server_is_not_connected_to_before_the_first_operation() -> None:
-    assert isinstance(open_store("postgresql://127.0.0.1:1/db"), Store)
-    assert isinstance(open_store("redis://127.0.0.1:1"), Store)
-
-
 @pytest.mark.parametrize(
     ("url", "driver", "extra"),
     [("postgresql://host/missing", "psycopg", "postgres"), ("redis://host/99", "redis", "redis")],
@@ -128,14 +122,3 @@ def test_a_missing_driver_is_named_with_what_to_install(
     monkeypatch.setitem(sys.modules, driver, None)
     with pytest.raises(ConfigurationError, match=rf"prefect-resilience\[{extra}\]"):
         open_store(url)
-
-
-def test_importing_loads_no_driver_and_opens_nothing() -> None:
-    code = (
-        "import sys, threading\n"
-        "import prefect_resilience.stores, prefect_resilience.guards.circuits.breaker\n"
-        "print([m for m in ('sqlalchemy', 'sqlite3', 'redis', 'psycopg') if m in sys.modules])\n"
-        "print(threading.active_count())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[:2] == ["[]", "1"]

@@ -66,16 +66,6 @@ def test_a_block_that_raises_closes_its_connection() -> None:
     assert opened.open == 1
 
 
-def test_where_one_is_no_good_those_that_were_used_earlier_are_closed_unasked() -> None:
-    opened = Opened()
-    taken(opened.pool, 3)
-    opened.good = False
-    with opened.pool.connection() as connection:
-        assert connection is opened.all[3]
-    assert opened.open == 1
-    assert opened.asked == [opened.all[0]]
-
-
 def test_a_connection_that_comes_back_to_a_closed_pool_is_closed() -> None:
     opened = Opened()
     with opened.pool.connection():

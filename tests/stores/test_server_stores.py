@@ -133,16 +133,6 @@ def test_the_clock_of_this_host_decides_nothing(store: Store, monkeypatch: pytes
         assert store.load(f"short {error}") is None
 
 
-@ON_SERVERS
-@pytest.mark.parametrize("expires_at", [-1e300, -1.0, 0.0, 1e10, 1e18, 1e300])
-def test_any_time_is_a_time_to_expire_at(store: Store, expires_at: float) -> None:
-    version = store.swap("key", 0, 1, expires_at=expires_at)
-    found = store.load("key")
-    assert version > 0
-    assert (None if found is None else found.expires_at) == (expires_at if expires_at > time.time() else None)
-    assert (store.swap("key", 0, 2) > version) is (found is None)
-
-
 # -- tidying
 
 
@@ -167,40 +157,6 @@ def test_a_deleted_row_stays_for_a_while_and_is_purged_some_at_a_time(
         key for (key,) in sql(f"SELECT key FROM {table} WHERE key IN ('deleted', 'recent') ORDER BY key")
     ] == ["deleted", "recent"]
     assert [key for key, _ in store.scan("")] == ["new/0", "new/1", "new/2"]
-
-
-@pytest.fixture
-def keys_of(redis_url: str, redis_server_url: str) -> Callable[[str], list[str]]:
-    """The members of one of the store's sorted sets."""
-    prefix = urlsplit(redis_url).query.partition("prefix=")[2]
-
-    def members(name: str) -> list[str]:
-        with redis.Redis.from_url(redis_server_url) as client:
-            found: Any = client.zrange(f"{{{prefix}}}:{name}", 0, -1)
-            return [member.decode() for member in found]
-
-    return members
-
-
-def test_names_of_expired_documents_leave_the_index_some_at_a_time(
-    redis_url: str, keys_of: Callable[[str], list[str]]
-) -> None:
-    store = open_store(redis_url)
-    soon = store.now() + 1.5
-    for number in range(70):
-        store.swap(f"old/{number:02}", 0, number, expires_at=soon)
-    kept = store.swap("old/00", store.scan("old/00")[0][1].version, "kept")
-    while store.now() < soon + 0.01:
-        time.sleep(0.01)
-    assert [key for key, _ in store.scan("old/", limit=1)] == ["old/00"]
-    assert len(keys_of("names")) == 70
-    store.swap("new", 0, 1)
-    assert len(keys_of("names")) == 21
-    store.swap("new/2", 0, 1)
-    assert keys_of("names") == ["new", "new/2", "old/00"]
-    assert keys_of("expiring") == []
-    assert store.delete("old/00", kept)
-    assert keys_of("names") == ["new", "new/2"]
 
 
 def test_what_is_not_ours_under_our_prefix_is_unavailable(redis_url: str, redis_server_url: str) -> None:

@@ -7,7 +7,7 @@ from prefect import flow
 from prefect.cache_policies import RUN_ID, CacheKeyFnPolicy
 from prefect.tasks import task_input_hash
 
-from prefect_resilience import ResilientTask, resilient_task
+from prefect_resilience import resilient_task
 
 pytestmark = pytest.mark.api
 
@@ -66,24 +66,6 @@ def test_a_key_function_sees_the_users_code(option):
     outcomes = states(one, ten, ten.with_options(name="x"))
     assert [value for _, value in outcomes] == [4, 30, 30]
     assert outcomes[2][0] == "Cached"
-
-
-def test_a_key_function_sees_the_users_function_and_its_arguments():
-    seen = []
-
-    def key(context, arguments):
-        seen.append((context.task.fn, arguments))
-        return "a key of this test"
-
-    def same(x):
-        return x
-
-    @flow
-    def calling():
-        return ResilientTask(same, cache_key_fn=key)(3)
-
-    assert calling() == 3
-    assert seen == [(same, {"x": 3})]
 
 
 def test_a_function_that_a_test_puts_in_place_counts():

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
-from prefect.states import Failed
 
 from prefect_resilience import Backoff, Retry, on_error, resilient_flow, resilient_task, run_plan
 
@@ -189,18 +188,6 @@ def test_a_node_of_a_plan_whose_failure_leads_on(run_log: Log) -> None:
     with pytest.raises(Exception, match="1 of 1 node failed"):
         run_plan({"tasks": [{"id": "alone", "type": "broken"}]}, actions=actions)
     assert [level for level, _ in tracebacks(run_log, "alone")] == ["ERROR"]
-
-
-def test_a_failed_state_that_is_returned_is_told_once_too(mode: Any, run_log: Log) -> None:
-    def broken() -> Any:
-        return Failed(message="by hand")
-
-    made = mode.task(broken, retries=1)
-    mode.state(made)
-    told = of(run_log, "broken")
-    assert told[0].startswith("WARNING: Retrying (2/2) in 0.0 s:")
-    assert "will start" not in told[1]
-    assert told[-1].startswith("ERROR: Finished in state Failed('by hand'")
 
 
 def test_what_plain_tasks_and_flows_log_is_left_alone(run_log: Log) -> None:

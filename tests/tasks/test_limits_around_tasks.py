@@ -10,13 +10,9 @@ from prefect import flow
 
 from prefect_resilience import (
     AdaptiveLimit,
-    Backoff,
     Bulkhead,
-    BulkheadFullError,
-    CircuitBreaker,
     Hedge,
     RateLimit,
-    Retry,
     resilient_task,
 )
 from prefect_resilience.guards.limits.line import in_line
@@ -57,34 +53,6 @@ def test_a_bulkhead_bounds_mapped_tasks():
 
     assert scenario() == list(range(8))
     assert counter.most == 2
-
-
-def test_a_full_bulkhead_is_retried_and_says_nothing_about_the_service():
-    inside, leave = threading.Event(), threading.Event()
-    circuit = CircuitBreaker("full", failure_threshold=1)
-    limit = Bulkhead(1, max_wait=0.01)
-
-    @resilient_task(retry=Retry(attempts=2, backoff=Backoff.none()), limits=limit, circuit=circuit)
-    def work(wait):
-        if wait:
-            inside.set()
-            leave.wait(30)
-        return "done"
-
-    @flow
-    def scenario():
-        first = work.submit(True)
-        inside.wait(30)
-        refused = work(False, return_state=True)
-        leave.set()
-        return refused, first.result()
-
-    refused, done = scenario()
-    assert done == "done"
-    assert refused.is_failed()
-    with pytest.raises(BulkheadFullError):
-        refused.result()
-    assert circuit.state == "closed"
 
 
 def test_templates_and_several_limits(mode):

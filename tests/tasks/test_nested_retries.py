@@ -112,31 +112,3 @@ def test_retries_alone_count_as_those_of_plain_tasks(
 def test_the_settings_default_counts_as_written() -> None:
     with temporary_settings({PREFECT_TASKS_DEFAULT_RETRIES: 1}):
         assert calls_of([resilient_task, resilient_task]) == [4, 2]
-
-
-@pytest.mark.parametrize("run", [flow(retries=1), resilient_flow(retries=1)])
-def test_a_flows_retry_repeats_the_whole_nest(run: Wrap) -> None:
-    assert calls_of([own(1), own(1)], run) == [8, 4]
-    assert calls_of([POLICY, POLICY], run) == [4, 2]
-
-
-async def test_it_is_the_same_for_coroutines() -> None:
-    counts = [0, 0]
-
-    @resilient_task(retries=1)
-    async def inner() -> None:
-        counts[0] += 1
-        raise ValueError("no")
-
-    @resilient_task(retries=1)
-    async def outer() -> None:
-        counts[1] += 1
-        await inner()
-
-    @flow
-    async def work() -> None:
-        await outer()
-
-    with pytest.raises(ValueError, match="no"):
-        await work()
-    assert counts == [4, 2]

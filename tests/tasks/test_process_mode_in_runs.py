@@ -4,13 +4,11 @@ import logging
 import os
 import pickle
 import signal
-import time
 
 import prefect.runtime
 import pytest
 from prefect import flow, get_run_logger, tags
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.context import FlowRunContext, SettingsContext, TaskRunContext
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -90,33 +88,6 @@ def test_without_a_configured_api_the_child_uses_that_of_the_parent():
         packed = pickle.dumps((here.profile, here.settings))
     settings, _ = _settings_and_client(packed, "http://127.0.0.1:9/api")
     assert settings.settings.api.url == "http://127.0.0.1:8/api"
-
-
-@pytest.mark.api
-def test_the_log_of_a_child_that_was_killed_is_there(until, warm_children):
-    @resilient_task(timeout=Timeout(5, mode="process"), retry=None, log_prints=True)
-    def slow():
-        get_run_logger().info("logged before the kill")
-        print("printed before the kill")
-        time.sleep(600)
-
-    @flow
-    def scenario():
-        slow(return_state=True)
-        return FlowRunContext.get().flow_run.id
-
-    run = scenario()
-    sent = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run]))
-
-    def arrived():
-        with get_client(sync_client=True) as client:
-            answer = client.request(
-                "POST", "/logs/filter", json={"logs": sent.model_dump(mode="json"), "limit": 200}
-            )
-        messages = {log["message"] for log in answer.json()}
-        return {"logged before the kill", "printed before the kill"} <= messages
-
-    until(arrived)
 
 
 @pytest.mark.api

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from prefect import flow
 
@@ -83,19 +81,6 @@ def test_events_tell_of_the_retry_and_the_recovery(mode, service, get, seen):
 
 
 # What Prefect's own options mean stays as it is.
-
-
-def test_prefects_own_delays_are_kept(mode, seen):
-    calls = []
-
-    def broken():
-        calls.append(time.time())
-        raise KeyError("column")
-
-    state = mode.state(mode.task(broken, retries=2, retry_delay_seconds=[0.2, 0.4]))
-    assert names(seen.states(state.state_details.task_run_id))[-1] == "Failed"
-    assert calls[1] - calls[0] >= 0.2
-    assert calls[2] - calls[1] >= 0.4
 
 
 def test_retry_and_retries_together_are_refused():

@@ -107,22 +107,3 @@ def test_its_own_deadline_ends_it_while_its_reader_is_at_work(options: dict[str,
     assert type(error) is TimeoutError
     assert len(ends(run_log)) == 1
     assert "TimedOut" in ends(run_log)[0]
-
-
-@pytest.mark.parametrize("pause", [0.0, 2.0], ids=["within a step", "between two steps"])
-def test_prefects_own_deadline_ends_it(pause: float, run_log: Any) -> None:
-    closed: list[str] = []
-
-    async def endless() -> AsyncIterator[str]:
-        try:
-            async with reply() as stream:
-                yield await anext(stream)
-                await asyncio.sleep(LONG)
-        finally:
-            closed.append("closed")
-
-    heard, error = read(resilient_task(retry=None, timeout_seconds=1)(endless), pause=pause)
-    assert heard == ["a"]
-    assert isinstance(error, TimeoutError)
-    assert closed == ["closed"]
-    assert "TimedOut" in ends(run_log)[0]

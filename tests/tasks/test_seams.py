@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from typing import Any
 
 import pytest
@@ -147,20 +146,6 @@ def test_the_contexts_are_those_that_prefect_serializes() -> None:
     with tags("a"):
         prefects = {key: value for key, value in serialize_context().items() if key != "settings_context"}
         assert seams.contexts_here() == prefects
-
-
-@pytest.mark.api
-def test_the_engine_logs_a_failed_attempt_in_the_known_functions(caplog: pytest.LogCaptureFixture) -> None:
-    tries.clear()
-
-    @flow
-    def retries() -> int:
-        return at_the_second_try()
-
-    with caplog.at_level(logging.INFO):
-        retries()
-    said = [one for one in caplog.records if "not yet" in one.getMessage()]
-    assert {(one.module, one.funcName) for one in said} == {(seams.ENGINES[0], seams.FAILED_ATTEMPTS[0])}
 
 
 @pytest.mark.api

@@ -6,18 +6,14 @@ import asyncio
 import time
 
 import pytest
-from prefect import flow, task
+from prefect import task
 
 from prefect_resilience import (
-    Backoff,
     ResilientTask,
-    Retry,
     resilient_task,
 )
 
 pytestmark = pytest.mark.api
-
-QUICK = Retry(attempts=3, backoff=Backoff.none())
 
 
 def breaking(calls):
@@ -36,11 +32,6 @@ def test_prefects_own_retries_restart_it_as_in_prefect(mode):
     wrapped = ResilientTask.wrap(task(retries=1)(mode.stream(breaking([])).guard.fn))
     assert mode.read(wrapped)[0] == ["a", "a"]
     assert mode.read(wrapped.with_options(name="other"))[0] == ["a", "a"]
-
-
-def test_restart_stream_can_forbid_it(mode):
-    made = mode.stream(breaking([]), retries=1, restart_stream=False)
-    assert mode.read(made)[0] == ["a"]
 
 
 def test_a_stream_that_prefects_own_timeout_cut_off_is_not_restarted(mode):
@@ -73,29 +64,3 @@ def test_a_fallback_streams_in_its_place(mode):
 
     assert mode.read(mode.stream(body, retry=None, fallback=instead)) == ([7, 8], None)
     assert mode.read(mode.stream(body, retry=None, fallback=lambda: 9)) == ([9], None)
-
-
-def test_what_a_generator_returns_is_kept():
-    @resilient_task(retry=QUICK)
-    def counting():
-        got = yield 1
-        return ("returned", got)
-
-    @resilient_task(retry=None, fallback=lambda: [5])
-    def broken():
-        raise ConnectionResetError("cut")
-        yield
-
-    @flow
-    def scenario():
-        def ended(source):
-            chunks = []
-            try:
-                while True:
-                    chunks.append(next(source))
-            except StopIteration as stop:
-                return chunks, stop.value
-
-        return ended(counting()), ended(broken())
-
-    assert scenario() == (([1], ("returned", None)), ([[5]], [5]))

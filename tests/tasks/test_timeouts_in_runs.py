@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 
 import pytest
-from prefect import flow
 
 from prefect_resilience import (
     AttemptTimeout,
@@ -16,7 +14,6 @@ from prefect_resilience import (
     ConfigurationError,
     Retry,
     Timeout,
-    error_context,
     resilient_task,
 )
 
@@ -32,31 +29,6 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def test_a_blocked_call_submitted_to_a_thread_is_over_in_time(seen):
-    leave = threading.Event()
-
-    @resilient_task(timeout=1, retry=None)
-    def blocked():
-        leave.wait(60)
-
-    @flow
-    def scenario():
-        future = blocked.submit()
-        started = time.monotonic()
-        future.wait()
-        return time.monotonic() - started, future.state
-
-    try:
-        took, state = scenario()
-    finally:
-        leave.set()
-    assert took < 50
-    assert state.name == "TimedOut"
-    assert isinstance(error_context(state).history[0].duration, float)
-    assert error_context(state).code == "TIMEOUT"
-    assert seen.task_run(state.state_details.task_run_id).state.name == "TimedOut"
 
 
 @pytest.mark.smoke
@@ -126,12 +98,3 @@ def test_an_operation_names_a_time_of_the_settings(monkeypatch):
     assert resilient_task(timeout="scan")(lambda: None).guard.timeout == Timeout(7)
     with pytest.raises(ConfigurationError, match="llm-call"):
         resilient_task(timeout="llm-cal")(lambda: None)
-
-
-def test_the_users_own_timeout_error_is_named_timed_out_too(mode):
-    def own():
-        raise TimeoutError("the user's own")
-
-    state = mode.state(mode.task(own, timeout=5, retry=None))
-    assert state.name == "TimedOut"
-    assert "the user's own" in state.message

@@ -73,27 +73,6 @@ def test_called_directly_in_a_flow_and_outside(mode):
     assert (asyncio.run(outside) if mode.isasync else outside) == 8
 
 
-def test_its_function_can_be_called_alone(mode):
-    made = doubling(mode, Flaky(0))
-    alone = made.fn(4)
-    assert (asyncio.run(alone) if mode.isasync else alone) == 8
-    failing = doubling(mode, Flaky(1)).fn
-    with pytest.raises(ConnectionResetError):
-        asyncio.run(failing(1)) if mode.isasync else failing(1)
-
-
-def test_return_state_and_wait_for(mode):
-    made = doubling(mode, Flaky())
-    assert mode.state(made, 3).result() == 6
-    before = task(lambda: "before", name="before")
-
-    def body():
-        first = before.submit()
-        return made.submit(5, wait_for=[first]).result()
-
-    assert in_flow(mode, body) == 10
-
-
 @pytest.mark.smoke
 def test_submit(mode):
     made = doubling(mode, Flaky())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +14,6 @@ import requests
 from prefect_resilience import Bulkhead, CircuitBreaker
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.http import ResilientAdapter
-from tests.calls.http.server import Act
 from tests.calls.http.webs import AT_ONCE
 
 
@@ -31,12 +29,6 @@ def session() -> Iterator[Callable[..., requests.Session]]:
     yield make
     for one in made:
         one.close()
-
-
-def test_a_file_is_sent_once(session, server):
-    server.says(503, 200)
-    assert session().put(server.url, data=io.BytesIO(b"abc")).status_code == 503
-    assert [one.body for one in server.seen] == [b"abc"]
 
 
 def at_home(request: Any) -> requests.Response:
@@ -81,16 +73,3 @@ def test_a_copied_session_shares_the_circuit(session, server):
     for one in (own, copied):
         with pytest.raises(CircuitOpenError):
             one.get(server.url)
-
-
-def test_an_error_body_that_cannot_be_unpacked_is_still_a_failure(session, server):
-    server.says(Act(503, {"Content-Encoding": "gzip"}, b"no gzip"))
-    answer = session().get(server.url, stream=True)
-    assert answer.status_code == 503
-    with pytest.raises(requests.exceptions.ContentDecodingError):
-        answer.content  # noqa: B018
-    server.says(Act(503, body=b"x" * 1000, cut="body"))
-    answer = session().get(server.url, stream=True)
-    with pytest.raises(requests.exceptions.ChunkedEncodingError):
-        answer.content  # noqa: B018
-    answer.close()

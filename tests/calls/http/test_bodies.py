@@ -77,15 +77,6 @@ def test_a_generator_that_was_not_begun_is_sent(make_web, server):
     assert [one.body for one in server.seen] == [b"one two"]
 
 
-def test_a_small_stream_of_known_length_is_kept(make_web, server):
-    web = make_web()
-    server.says(503, 200)
-    headers = {**KEY, "Content-Length": "7"}
-    answer = web.post(server.url, content=web.pieces([b"one ", b"two"]), headers=headers)
-    assert answer.status_code == 200
-    assert [one.body for one in server.seen] == [b"one two"] * 2
-
-
 def test_without_retries_nothing_is_kept(make_web, server):
     web = make_web(retry=None)
     request = web.client.build_request("PUT", server.url, files={"file": io.BytesIO(b"x")})
@@ -121,16 +112,6 @@ def test_the_size_that_is_read_is_bounded(make_web, server):
     web.shut(streamed)
     assert web.calm()
     assert exchange.READ < 60_000 * 50
-
-
-def test_a_stream_is_handed_on_as_it_comes(make_web, server):
-    web = make_web()
-    server.says(503, Act(chunks=(b"one", b"two", b"three"), gap=0.1))
-    streamed = web.open("GET", server.url)
-    got: list[bytes] = []
-    web.chunks(streamed, got)
-    assert got == [b"one", b"two", b"three"]
-    assert web.calm()
 
 
 def test_a_stream_that_breaks_is_not_begun_again(make_web, server):

@@ -11,7 +11,6 @@ from anyio import move_on_after
 
 from prefect_resilience import Bulkhead, CircuitBreaker
 from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError
-from prefect_resilience.guards.limits.guarding import LimitRefused
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.guards.timeouts.threads import overdue_calls
@@ -41,27 +40,6 @@ def test_each_host_has_its_circuit(make_web, server, other):
 # -- limits
 
 
-# One thread makes one request at a time; test_many_at_once.py has many.
-@pytest.mark.parametrize("way", ["async"])
-def test_each_host_has_its_places(make_web, server, other):
-    web = make_web(limits=Bulkhead(1, max_wait=0, name="{host}"), retry=None)
-    held = threading.Event()
-    server.says(Act(hold=held))
-
-    async def many() -> None:
-        first = asyncio.create_task(web.client.get(server.url))
-        await asyncio.to_thread(until, lambda: bool(server.seen))
-        with pytest.raises(LimitRefused):
-            await web.client.get(server.url)
-        assert (await web.client.get(other.url)).status_code == 200
-        held.set()
-        assert (await first).status_code == 200
-        assert (await web.client.get(server.url)).status_code == 200
-
-    web.run(many())
-    assert len(server.seen) == 2
-
-
 # -- deadlines
 
 
@@ -85,19 +63,6 @@ def test_a_deadline_ends_an_attempt_that_hangs(make_web, server):
     assert time.monotonic() - began < 1.0
     held.set()
     assert web.calm()
-
-
-def test_a_deadline_is_for_fallbacks_too(make_web, server, other):
-    held = threading.Event()
-    web = make_web(deadline=0.4, timeout=0.2, retry=None, fallback=other.url)
-    server.says(Act(hold=held))
-    other.says(Act(hold=held))
-    began = time.monotonic()
-    with pytest.raises(AttemptTimeout):
-        web.get(server.url)
-    assert time.monotonic() - began < 0.9
-    assert len(other.seen) == 1
-    held.set()
 
 
 # -- what is left behind

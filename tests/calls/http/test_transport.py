@@ -189,19 +189,3 @@ def test_redirects_are_requests_of_their_own(make_web, server, other):
     assert answer.status_code == 200
     assert [one.status_code for one in answer.history] == [307]
     assert (server.paths, other.paths) == (["/here"] * 2, ["/there"] * 2)
-
-
-def test_a_client_with_hooks_sees_one_request_and_one_answer(make_web, server, way):
-    seen: list[str] = []
-
-    def hook(message: httpx.Request | httpx.Response) -> None:
-        seen.append(type(message).__name__)
-
-    async def ahook(message: httpx.Request | httpx.Response) -> None:
-        hook(message)
-
-    used = hook if way == "sync" else ahook
-    web = make_web(client={"event_hooks": {"request": [used], "response": [used]}})
-    server.says(503, 503, 200)
-    web.get(server.url)
-    assert seen == ["Request", "Response"]

@@ -9,7 +9,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -26,7 +25,6 @@ from prefect_resilience import (
     OutputFormatError,
     Retry,
     error_context,
-    get_metrics,
     keep_partial,
     on,
     previous_error,
@@ -162,35 +160,7 @@ def test_a_stream_that_broke_after_a_chunk_is_not_restarted():
     assert len(begun) == 1
 
 
-def test_values_that_are_sent_into_a_generator_arrive():
-    @resilient(retry=FAST)
-    def echo():
-        got = yield 1
-        return (yield got)
-
-    read = echo()
-    assert next(read) == 1
-    assert read.send("back") == "back"
-    with pytest.raises(StopIteration) as stop:
-        read.send("end")
-    assert stop.value.value == "end"
-
-
 # Waiting
-
-
-async def test_a_cancelled_call_ends_at_once():
-    @resilient(retry=Retry(attempts=3, backoff={"kind": "constant", "initial": 30.0, "jitter": 0}))
-    async def call() -> None:
-        raise CUT
-
-    task = asyncio.create_task(call())
-    await asyncio.sleep(0.02)
-    began = time.monotonic()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert time.monotonic() - began < 0.5
 
 
 def test_a_call_in_an_abandoned_attempt_is_not_retried():
@@ -231,22 +201,6 @@ def test_what_an_inner_guard_has_tried_to_the_end_is_not_tried_again(way):
     assert "retry_exhausted=True" in " ".join(raised.value.__notes__)
 
 
-def test_it_is_not_tried_again_when_it_is_wrapped():
-    script = Script(CUT)
-    inner = function(script, retry=FAST)
-
-    @resilient(retry=FAST)
-    def outer() -> None:
-        try:
-            inner()
-        except ConnectionError as error:
-            raise TimeoutError("no page") from error
-
-    with pytest.raises(TimeoutError):
-        outer()
-    assert script.calls == 3
-
-
 def test_it_is_when_the_policy_says_so():
     script = Script(CUT)
     inner = function(script, retry=FAST)
@@ -258,14 +212,6 @@ def test_it_is_when_the_policy_says_so():
     with pytest.raises(ConnectionError):
         outer()
     assert script.calls == 9
-
-
-def test_an_old_error_that_is_raised_again_counts_as_a_new_one():
-    inner = function(Script(CUT), retry=FAST)
-    with pytest.raises(ConnectionError) as raised:
-        inner()
-    script = Script(raised.value, 1)
-    assert function(script, retry=FAST)() == 1
 
 
 # The log and the metrics
@@ -315,25 +261,6 @@ def test_a_guard_with_one_attempt_leaves_the_error_to_an_outer_one(retry, level,
         function(Script(*[CUT] * 3), retry=retry, name="page")()
     [last] = [record for record in caplog.records if "page: Giving up after" in record.getMessage()]
     assert last.levelno == level
-
-
-def test_a_minute_later_the_line_says_how_many_were_left_out():
-    from prefect_resilience.calls.edge.reports import Seldom
-
-    seldom = Seldom(every=60)
-    assert seldom.lines_omitted("kind", 0.0) == 0
-    assert [seldom.lines_omitted("kind", at) for at in (1.0, 59.0)] == [None, None]
-    assert seldom.lines_omitted("other", 2.0) == 0
-    assert seldom.lines_omitted("kind", 60.0) == 2
-    assert seldom.lines_omitted("kind", 61.0) is None
-
-
-def test_attempts_are_counted_in_the_metrics():
-    before = get_metrics()
-    function(Script(CUT, 1), retry=FAST)()
-    after = get_metrics()
-    assert after.total_attempts - before.total_attempts == 2
-    assert after.successful_retries - before.successful_retries == 1
 
 
 # Decoration
@@ -414,15 +341,6 @@ def test_leaving_the_loop_of_a_block_gives_its_place_back():
             break
     with bulkhead:
         pass
-
-
-def test_attempts_at_a_block_have_numbers():
-    seen, script = [], Script(CUT, CUT, 1)
-    for attempt in resilient(retry=FAST):
-        with attempt:
-            seen.append(attempt.number)
-            script()
-    assert seen == [1, 2, 3]
 
 
 @every_way()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from contextvars import ContextVar
 
 from prefect_resilience.base import drive
 from prefect_resilience.base.drive import answers
-
-WHERE = ContextVar("where", default="nowhere")
 
 
 def soon() -> float:
@@ -44,12 +41,3 @@ def test_one_that_fails_is_tried_again_and_then_missing(monkeypatch):
     tries.clear()
     assert answers({"a": lambda: fails(9)}, soon()) == {}
     assert len(tries) == drive.TRIES
-
-
-def test_nothing_is_begun_when_the_time_is_over():
-    assert answers({"a": lambda: 1}, time.monotonic() - 1) == {}
-
-
-def test_the_callers_context_is_there():
-    WHERE.set("here")
-    assert answers({"a": WHERE.get}, soon()) == {"a": "here"}

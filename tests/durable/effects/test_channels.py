@@ -190,16 +190,6 @@ def test_an_open_connection_is_reached(make, named):
     assert channel(functools.partial(by_parameter, thing)) == named
 
 
-def test_what_is_found_by_its_name_as_text(monkeypatch):
-    monkeypatch.setitem(globals(), "CONNECTION", sqlite3.connect(":memory:"))
-
-    def by_text() -> None:
-        globals()["CONN" + "ECTION"].execute("")
-
-    assert channel(by_text) is not None
-    assert channel(post) is None
-
-
 def test_what_is_kept_for_a_context_or_a_thread():
     connection = sqlite3.connect(":memory:")
     LOCAL.connection = connection

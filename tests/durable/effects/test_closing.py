@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 from prefect import task
-from prefect.states import Completed, Crashed, Paused, Pending, Running
+from prefect.states import Completed, Crashed, Pending, Running
 
 from prefect_resilience.durable.batches.edge import closing
 from prefect_resilience.durable.batches.edge.closing import Closed, close_all, close_left_behind
@@ -64,18 +64,6 @@ def test_the_task_runs_of_a_process_that_was_killed(client, deployed, made):
         assert state.is_crashed()
         assert state.message.startswith("Unfinished after pass 1 of its flow run, which ended Crashed at")
         assert f"It was {was}" in state.message
-
-
-def test_a_recovery_closes_what_the_crash_left(client, deployed, made, monkeypatch, crashes_settle):
-    monkeypatch.setattr(closing, "SETTLES", 0.0)
-    monkeypatch.setitem(close_left_behind.__kwdefaults__, "settles", 0.0)
-    flow_run_id = deployed(Running())
-    lost = made(flow_run_id, Running())
-    paused = made(flow_run_id, Paused())
-    client.set_flow_run_state(flow_run_id, Crashed(), force=True)
-    assert recover(str(flow_run_id)).action == "rescheduled"
-    assert state_of(client, lost).is_crashed()
-    assert state_of(client, paused).is_paused()
 
 
 def test_a_recovery_is_done_whatever_becomes_of_the_task_runs(

@@ -150,16 +150,6 @@ def test_it_proves_nothing(error):
     assert not proven(error)
 
 
-def test_chains_that_bite_their_tail_and_long_ones():
-    one, other = RuntimeError("a"), RuntimeError("b")
-    one.__cause__, other.__cause__ = other, one
-    assert not proven(one)
-    last: Exception = httpx.ConnectError("far away")
-    for _ in range(500):
-        last = chained(RuntimeError(), cause=last)
-    assert not proven(last)
-
-
 def redirected(error: BaseException) -> bool:
     return not speaks_for_itself(error, classify(error))
 

@@ -94,17 +94,6 @@ def test_a_default_that_cannot_be_compared_counts():
         key(Effect(), {"order": 7, "odd": Odd()}, fn=send)
 
 
-def test_a_recipe_has_the_fields_of_the_template_and_the_version_of_its_digest():
-    recipe = made(Effect(key="{to.street}:{n:03d}:{batch_id}"), {"to": Address(street="x"), "n": 7}).recipe
-    assert recipe["digest"] == 2
-    assert {name: field["type"] for name, field in recipe["fields"].items()} == {
-        "to.street": "str",
-        "n": "int",
-    }
-    assert recipe["fields"]["n"] == recipe["args"]["n"]
-    assert "fields" not in made(Effect(), {"n": 7}).recipe
-
-
 def test_an_argument_without_a_value_is_one_sentence():
     with pytest.raises(
         ConfigurationError,

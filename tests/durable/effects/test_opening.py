@@ -249,15 +249,6 @@ def test_what_a_later_pass_compares_with(ledger):
     assert batch.compare(mine, (), SOURCE) != []
 
 
-def test_only_so_many_batches_stay_open(ledger, monkeypatch):
-    monkeypatch.setattr(opening, "MOST_OPEN", 2)
-    first = opened(ledger, batch="b0")
-    for number in range(1, 4):
-        opened(ledger, batch=f"b{number}")
-    assert len(opening.batches.open) == len(opening.batches.counts) == 2
-    assert opened(ledger, batch="b0") is not first
-
-
 def test_a_document_that_never_holds_still(ledger, monkeypatch):
     monkeypatch.setattr(base, "MOST_CHANGES", 3)
     monkeypatch.setattr(ledger.store, "swap", lambda *args: 0)

@@ -8,13 +8,10 @@ from uuid import uuid4
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.context import TagsContext, tags
 from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 from prefect.task_worker import TaskWorker
 
 from prefect_resilience import resilient_task
-from prefect_resilience.durable.batches.batch import explicit_batch
-from prefect_resilience.durable.batches.edge.tags import TAG, named_in
 from prefect_resilience.effects import batch, batch_status, idempotency_key
 
 pytestmark = [pytest.mark.api, pytest.mark.slow]
@@ -83,15 +80,6 @@ async def test_task_workers(shared, named):
             await worker.execute_task_run(await client.read_task_run(task_run_id))
     assert len(keys(named)) == 1
     assert len(keys(str(state.state_details.flow_run_id))) == 1
-
-
-def test_of_nested_batches_the_inner_one_counts():
-    with batch("outer") as outer, tags("others", TAG + "not me"):
-        with batch("inner"):
-            assert explicit_batch() == named_in(TagsContext.get().current_tags) == "inner"
-        assert outer == explicit_batch() == "outer"
-    assert explicit_batch() is None
-    assert named_in(TagsContext.get().current_tags) is None
 
 
 @pytest.mark.requirement("004.22")

@@ -64,35 +64,6 @@ def test_a_plain_task_that_failed_is_a_letter_with_everything_in_it(receiver: Re
     assert dead_letters.get(letter.id).error == error
 
 
-def test_a_task_that_retries_makes_one_letter_after_the_last_attempt(receiver: Receiver) -> None:
-    receiver.broken = True
-
-    @flow
-    def outer() -> None:
-        shop.send.with_options(retries=2)("again", return_state=True)
-
-    outer()
-    letter = one_letter()
-    assert letter.attempts == 3
-    assert letter.error is not None
-    assert letter.error.attempt == 3
-
-
-def test_the_history_of_a_resilient_task_is_kept(receiver: Receiver) -> None:
-    receiver.broken = True
-    retry = Retry(attempts=3, backoff=Backoff.none())
-    resilient = resilient_task(retry=retry, on_failure=[dead_letter])(shop.send.fn)
-
-    @flow
-    def outer() -> None:
-        resilient("again", return_state=True)
-
-    outer()
-    error = one_letter().error
-    assert error is not None
-    assert [record.attempt for record in error.history] == [1, 2, 3]
-
-
 def _also_fails(*_: Any, **__: Any) -> None:
     raise TimeoutError("the other one")
 
@@ -123,24 +94,6 @@ def test_a_final_failure_and_nothing_else_is_a_letter(name: str, receiver: Recei
     assert [letter.attempts for letter in letters] == attempts
     assert all(letter.parameters == {"message": "lost", "to": "ada"} for letter in letters)
     assert all((letter.category, letter.status) == ("unavailable", "waiting") for letter in letters)
-
-
-def test_submitted_and_mapped_tasks_with_futures_as_arguments(receiver: Receiver) -> None:
-    receiver.broken = True
-
-    @task
-    def name() -> str:
-        return "ada"
-
-    @flow
-    def outer() -> None:
-        to = name.submit()
-        shop.send.map(["a", "b"], to=to).wait()
-
-    outer()
-    letters = dead_letters.list()
-    assert sorted(letter.parameters["message"] for letter in letters) == ["a", "b"]
-    assert {letter.parameters["to"] for letter in letters} == {"ada"}
 
 
 def test_events_tell_of_a_letter_without_its_parameters(receiver: Receiver, seen: Any) -> None:

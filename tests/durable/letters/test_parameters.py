@@ -6,7 +6,7 @@ import ipaddress
 import json
 import math
 import pathlib
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -34,11 +34,6 @@ from prefect_resilience.errors.secrets.redact import register_secret
 from tests.durable.letters import shop
 
 BERLIN = ZoneInfo("Europe/Berlin")
-
-
-def through_a_store(parameters: dict[str, Any], **options: Any) -> dict[str, Any]:
-    encoded = encode_parameters(parameters)
-    return Reader(**options).parameters(json.loads(json.dumps(encoded.parameters, allow_nan=False)))
 
 
 def comes_back(value: Any) -> Any:
@@ -116,39 +111,6 @@ ORDER = shop.Order(
 )
 def test_comes_back_equal(value: Any) -> None:
     comes_back(value)
-
-
-def test_what_equality_does_not_show() -> None:
-    assert math.isnan(comes_back_loosely(math.nan))
-    assert math.copysign(1, comes_back(-0.0)) == -1
-    assert comes_back(datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN)).fold == 1
-    assert comes_back(datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)).tzinfo is BERLIN
-    assert str(comes_back(Decimal("1.10"))) == "1.10"
-    assert comes_back_loosely(Decimal("sNaN")).is_snan()
-    order = comes_back(ORDER)
-    assert order.model_fields_set == ORDER.model_fields_set
-    assert type(order.note["gift"]) is tuple
-
-
-def comes_back_loosely(value: Any) -> Any:
-    return through_a_store({"value": value})["value"]
-
-
-def test_subclasses_of_plain_types_come_back_as_what_they_equal() -> None:
-    assert comes_back_loosely(OrderedDict(a=1)) == {"a": 1}
-    assert comes_back_loosely(type("Moment", (datetime,), {})(2026, 1, 1)) == datetime(2026, 1, 1)
-    assert comes_back_loosely(type("Text", (str,), {})("x")) == "x"
-
-
-def test_a_cached_property_and_private_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
-    order = ORDER.model_copy()
-    order._attempt = 3  # private: it gets its default again
-    assert order.total == Decimal("1.10")
-    monkeypatch.setenv("SHOP_REFUSES", "1")
-    back = comes_back_loosely(order)
-    assert back._attempt == 0
-    assert "total" not in vars(back)
-    assert back.total == Decimal("1.10")
 
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
@@ -432,22 +394,6 @@ def test_what_cannot_be_read_says_why(encoded: Any, says: str) -> None:
     with pytest.raises(DeadLetterError, match=says) as raised:
         Reader().parameters({"order": encoded})
     assert "the parameter 'order' cannot be read" in str(raised.value)
-
-
-def test_new_fields_with_defaults_are_filled_in() -> None:
-    item = {KIND: "model", "class": SHOP + "Item", "fields": {"sku": "a", "price": 1}, "set": ["sku"]}
-    point = {KIND: "dataclass", "class": SHOP + "Point", "fields": {"x": 1.0, "y": 2.0}}
-    late = {KIND: "dataclass", "class": SHOP + "Late", "fields": {}}
-    read = Reader().parameters({"item": item, "point": point, "late": late})
-    assert read["late"].since == 2026
-    assert read["item"].tags == frozenset()
-    assert read["point"] == shop.Point(1.0, 2.0)
-
-
-def test_reading_runs_no_validator(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded = encode_parameters({"order": ORDER})
-    monkeypatch.setenv("SHOP_REFUSES", "1")
-    assert Reader().parameters(encoded.parameters)["order"] == ORDER
 
 
 def test_an_object_of_a_class_that_no_import_finds_is_left_out() -> None:

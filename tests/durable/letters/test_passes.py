@@ -5,8 +5,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from prefect.client.schemas.objects import FlowRun
 
 from prefect_resilience.durable.batches.decisions import BatchRun
@@ -32,37 +30,6 @@ FIRST: Starts = (("root", 1), ("sub", 1))
 def made(starts: Starts = FIRST, **fields: Any) -> DeadLetter:
     given: dict[str, Any] = {"name": "send", "key": "send-1", **fields}
     return letter_of({"n": 1}, None, now=NOW, starts=starts, **given)[0]
-
-
-@pytest.mark.parametrize(
-    ("other", "is_another"),
-    [
-        (FIRST, False),
-        ((("root", 2), ("another sub", 1)), True),
-        ((("root", 1), ("sub", 2)), True),
-        ((("root", 1), ("sibling", 1)), False),
-        ((("root", 1),), False),
-        ((("stranger", 2), ("sub", 1)), False),
-    ],
-)
-def test_how_two_places_relate(other: Starts, is_another: bool) -> None:
-    assert claims.is_another_pass(FIRST, other) is claims.is_another_pass(other, FIRST) is is_another
-
-
-def test_a_letter_is_of_one_call_in_each_pass() -> None:
-    first, second = ("t1", FIRST), ("t2", (("root", 2), ("new sub", 1)))
-    replay = ("t3", (("replay", 1),))
-    assert claims.may_be_same([first], second)
-    assert not claims.may_be_same([first], ("another", FIRST))
-    assert claims.may_be_same([first], first)
-    assert not claims.may_be_same([first, second], ("t3", (("root", 2), ("its sibling", 1))))
-    assert not claims.may_be_same([first], ("t3", (("stranger", 2),)))
-    assert claims.may_be_same([first], replay, elsewhere=True)
-    assert not claims.may_be_same([first, replay], ("t4", (("replay", 1),)), elsewhere=True)
-    assert not claims.may_be_same([(None, ())], (None, ()))
-    assert claims.run_again(second[1])
-    assert not claims.run_again(FIRST)
-    assert not claims.run_again(())
 
 
 def test_a_later_failure_is_added_and_a_letter_that_was_done_with_waits_again() -> None:
@@ -102,16 +69,6 @@ def test_a_later_success_settles_what_waits_and_nothing_else() -> None:
     assert meanwhile is not None
     failed = claims.end_replay(meanwhile, "failed", NOW)
     assert (failed.status, failed.settled_at) == ("settled", NOW)
-
-
-places = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), max_size=3).map(tuple)
-
-
-@given(places, places)
-def test_no_place_is_in_another_pass_of_itself(one: Starts, other: Starts) -> None:
-    assert not claims.is_another_pass(one, one)
-    assert claims.is_another_pass(one, other) == claims.is_another_pass(other, one)
-    assert not claims.may_be_same([(None, one)], (None, one))
 
 
 # -- what Prefect knows

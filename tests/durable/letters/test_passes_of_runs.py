@@ -42,21 +42,6 @@ def broken(receiver: Receiver) -> Receiver:
     return receiver
 
 
-async def test_async_flows_and_tasks(broken: Receiver) -> None:
-    passes: list[int] = []
-
-    @flow(retries=2)
-    async def retried() -> None:
-        passes.append(1)
-        broken.broken = len(passes) < 3
-        await shop.send_async("same")
-
-    await retried(return_state=True)  # pyright: ignore[reportGeneralTypeIssues]
-    (letter,) = dead_letters.list()
-    assert (letter.status, story(letter)) == ("settled", ["failed", "failed", "succeeded"])
-    assert letter.settled_at is not None
-
-
 def test_a_flow_that_succeeds_at_its_second_pass_leaves_no_waiting_letter(broken: Receiver) -> None:
     @flow(retries=1)
     def retried() -> None:
@@ -93,35 +78,6 @@ def test_equal_calls_of_one_pass_are_different_ones(broken: Receiver) -> None:
     assert sorted(letter.status for letter in letters) == ["settled", "settled", "waiting", "waiting"]
     assert sorted(letter.failures for letter in letters) == [1, 1, 2, 2]
     assert broken.got == ["same", "same"]
-
-
-def test_subflows_whose_runs_are_new_in_each_pass(broken: Receiver) -> None:
-    passes: list[int] = []
-
-    @flow
-    def leaf(message: str) -> None:
-        shop.send(message)
-
-    @flow
-    def middle(message: str) -> None:
-        leaf(message)
-
-    @flow(retries=2)
-    def root() -> None:
-        passes.append(1)
-        broken.broken = len(passes) < 3
-        # The same call twice: in two subflow runs of one pass.
-        states = [middle("same", return_state=True) for _ in range(2)]
-        for state in states:
-            state.result()
-
-    root()
-    letters = dead_letters.list()
-    assert [(one.status, story(one)) for one in letters] == [
-        ("settled", ["failed", "failed", "succeeded"])
-    ] * 2
-    assert len({letter.flow_run_id for letter in letters}) == 2
-    assert [len(one.starts) for one in letters[0].passes] == [3, 3, 3]
 
 
 def test_a_first_pass_asks_no_store_and_a_later_one_asks_once(

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -22,15 +21,12 @@ from prefect_resilience.durable.letters.model import (
     Claim,
     Contents,
     DeadLetter,
-    LetterOutcome,
     Pass,
-    ReplayReport,
     Source,
     as_stored,
     letter_of,
-    loss,
 )
-from prefect_resilience.durable.letters.queue import DeadLetterQueue, first_id_at, is_id, is_of, new_id
+from prefect_resilience.durable.letters.queue import DeadLetterQueue, is_of, new_id
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.stores import open_store
 
@@ -254,21 +250,6 @@ def test_what_cannot_be_meant(opened: Callable[[], DeadLetterQueue]) -> None:
 # -- laws
 
 
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.floats(0, 4e9), st.integers(0, 2**64)), min_size=2, max_size=2))
-def test_keys_go_down_as_time_goes_up(moments: list[tuple[float, int]]) -> None:
-    (early, _), (late, _) = sorted(moments)
-    first, second = (new_id(at, chance) for at, chance in sorted(moments))
-    assert is_id(first)
-    assert UUID(first).version == 7
-    if late - early > 0.001:
-        assert first < second
-        assert entry_key(first) > entry_key(second)
-    assert first_id_at(early) <= first
-    assert not is_id(first.upper() + "x")
-    assert not is_id(5)  # type: ignore[arg-type]
-
-
 actions = st.sampled_from(["claim", "force", "replayed", "failed", "in_doubt", "wait"])
 
 
@@ -303,24 +284,6 @@ def test_nobody_claims_what_another_holds_and_what_is_replayed_stays_so(steps: l
 
 
 # -- small things
-
-
-def test_words() -> None:
-    assert ReplayReport().summary() == "no letters"
-    outcomes = tuple(
-        LetterOutcome(id="1", name="a", result=result)  # type: ignore[arg-type]
-        for result in ("replayed", "failed", "skipped", "skipped")
-    )
-    assert ReplayReport(outcomes=outcomes).summary() == "4 letters: 1 replayed, 1 failed, 2 skipped"
-    assert ReplayReport(outcomes=outcomes[:1]).summary() == "1 letter: 1 replayed"
-    letter, _ = letter_of({}, None, now=NOW, name="f", key="f", task_run_id="r")
-    assert letter.summary() == ""
-    assert loss(letter, OSError("full")).startswith("The dead letter of 'f' (r) is lost")
-    assert letter.parameters == {}
-    assert letter.error is None
-    same = letter.model_copy(update={"code": "TIMEOUT", "category": "timeout", "message": "late"})
-    assert same.summary() == "timeout: late"
-    assert same != "letter"
 
 
 def test_a_store_of_ones_own(tmp_path: Path) -> None:

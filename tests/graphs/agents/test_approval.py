@@ -21,7 +21,6 @@ from pydantic import BaseModel
 
 import prefect_resilience
 from prefect_resilience import (
-    Approval,
     ConfigurationError,
     NotAnswered,
     Person,
@@ -38,10 +37,6 @@ from tests.graphs.agents.answering import Answering, in_flow
 
 FAST = {"poll_interval": 0.05, "timeout": 20}
 YES, NO = {"approved": True}, {"approved": False, "comment": "the wrong month"}
-
-
-class Release(Approval):
-    version: str
 
 
 class Machine(BaseModel):
@@ -127,15 +122,6 @@ def test_a_person_gives_a_typed_answer(mode, until, wanted, sent, value):
     given = in_flow(mode, lambda: person.begin() or which("Which one?"))
     person.end()
     assert given == value
-
-
-@pytest.mark.api
-def test_an_approval_with_more_fields(mode, until):
-    person = Answering(until, {"approved": True, "version": "1.4"})
-    decision, _ = deciding(mode, person, "Release?", answer=Release)
-    assert isinstance(decision, Release)
-    assert decision.version == "1.4"
-    assert decision.answered_at is not None
 
 
 @pytest.mark.api

@@ -16,7 +16,6 @@ from prefect_resilience import (
     CircuitBreaker,
     ConfigurationError,
     ErrorContext,
-    Fallback,
     Person,
     ProviderChain,
     Retry,
@@ -228,24 +227,6 @@ def test_nothing_switches_provider_unless_the_code_said_so():
     assert "openai" not in called
     named = ProviderChain("llm", ["claude", "openai"]).call("hello")
     assert (named.value, named.answered_by) == ("from another provider", "openai")
-
-
-@pytest.mark.api
-def test_a_chain_is_a_fallback_itself(mode, seen):
-    def primary(spec):
-        raise ConnectionError("down")
-
-    def first(spec):
-        raise LookupError("first")
-
-    chain = AgentChain(
-        "first",
-        [Fallback(mode.function(lambda spec: f"simple {spec}"), name="simple", degraded=True)],
-        agents={"first": mode.task(first, retry=None)},
-    )
-    state = mode.state(mode.task(primary, retry=None, fallback=chain), "hut")
-    assert (state.name, state.result()) == ("Degraded", "simple hut")
-    assert state.message.startswith("Fallback 'first: simple' used")
 
 
 @pytest.mark.api

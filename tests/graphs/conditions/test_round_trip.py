@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import pickle
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
 
 from prefect_resilience import Condition, ConditionError, ErrorCategory, ErrorInfo
-from tests.graphs.conditions.strategies import condition_mistakes, conditions, leaves, results
+from tests.graphs.conditions.strategies import condition_mistakes, conditions, results
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 
 FAILURE = ErrorInfo.of(ErrorCategory.RATE_LIMIT, "429")
-
-
-class Holder(BaseModel):
-    condition: Condition | None = None
-    several: list[Condition] = []
 
 
 def answer(condition: Condition, value: Any, error: Any = None) -> bool | None:
@@ -49,16 +42,6 @@ def test_json_gives_the_same_condition(condition: Condition) -> None:
     assert condition_mistakes(json.loads(text), json=True) == []
 
 
-@given(conditions)
-@settings(max_examples=100, deadline=None)
-def test_a_condition_survives_inside_other_models_and_pickles(condition: Condition) -> None:
-    holder = Holder(condition=condition, several=[condition, condition])
-    assert Holder.model_validate_json(holder.model_dump_json()) == holder
-    assert pickle.loads(pickle.dumps(condition)) == condition
-    assert condition.model_copy(deep=True) == condition
-    assert Condition(**{name: getattr(condition, name) for name in Condition.model_fields}) == condition
-
-
 @given(conditions, results, st.sampled_from([None, FAILURE]))
 @settings(max_examples=120, deadline=None)
 def test_evaluation_answers_or_raises_condition_error_and_explains_the_same(
@@ -76,14 +59,6 @@ def test_evaluation_answers_or_raises_condition_error_and_explains_the_same(
     assert answer(~condition, value, error) is not holds
 
 
-@given(leaves(), leaves(), results)
-@settings(max_examples=120, deadline=None)
-def test_all_and_any_stop_as_soon_as_they_can(one: Condition, other: Condition, value: Any) -> None:
-    first, second = answer(one, value), answer(other, value)
-    assert answer(one & other, value) is (second if first is True else first)
-    assert answer(one | other, value) is (second if first is False else first)
-
-
 def test_true_one_and_one_point_zero_are_different_values_of_a_condition() -> None:
     made = {Condition(operator="equals", path="a", value=value) for value in (1, True, 1.0, "1", None)}
     assert len(made) == 5
@@ -95,11 +70,3 @@ def test_a_condition_is_described_in_one_short_line(condition: Condition) -> Non
     assert 0 < len(str(condition)) <= 200
     assert len(condition.describe(20)) <= 20
     assert repr(condition) == f"Condition({condition})"
-
-
-@given(
-    st.recursive(results, lambda inner: st.dictionaries(st.sampled_from(["type", "operator", "path"]), inner))
-)
-@settings(max_examples=120, deadline=None)
-def test_mistakes_are_listed_and_never_raised(data: Any) -> None:
-    assert all(sentence for _, sentence in condition_mistakes(data))

@@ -82,36 +82,6 @@ def test_a_name_is_registered_once_and_both_places_are_named() -> None:
     assert "second (line" in str(caught.value)
 
 
-def test_two_functions_of_the_same_name_are_two(tmp_path: Path) -> None:
-    def made() -> Any:
-        def run() -> None: ...
-
-        return run
-
-    def other() -> Any:
-        def run() -> None: ...
-
-        return run
-
-    one, two = made(), other()
-    two.__qualname__ = one.__qualname__
-    action("run")(one)
-    action("run")(made())
-    with pytest.raises(ConfigurationError, match="registered twice"):
-        action("run")(two)
-
-
-def test_a_notebook_may_change_its_mind() -> None:
-    def first() -> None: ...
-    def second() -> None: ...
-
-    first.__module__ = second.__module__ = "__main__"
-    first.__qualname__ = second.__qualname__ = "step"
-    action("step")(first)
-    action("step")(second)
-    assert REGISTERED.get("step").function is second
-
-
 @pytest.mark.parametrize("name", ["", "  ", None, print])
 def test_an_action_needs_a_name(name: Any) -> None:
     with pytest.raises(ConfigurationError, match="an action needs a name"):
@@ -267,15 +237,6 @@ def test_json_becomes_what_the_annotation_says() -> None:
 def test_plain_json_is_left_alone(annotation: Any) -> None:
     value = {"a": [1, "2"]}
     assert convert(annotation, value) is value
-
-
-def test_what_does_not_fit_is_one_sentence() -> None:
-    with pytest.raises(
-        ValueError, match=r"x='steep' is not a valid .*Depth: input should be 'shallow' or 'deep'"
-    ):
-        convert(Depth, "steep")
-    with pytest.raises(ValueError, match=r"x=a dict is not a valid .*Limits: \['most'\]: input should be"):
-        convert(Limits, {"most": "x" * 200})
 
 
 def test_a_value_that_is_no_json_is_checked_in_python() -> None:

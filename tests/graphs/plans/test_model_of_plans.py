@@ -187,16 +187,6 @@ def order(count: int, pairs: Iterable[tuple[int, int]]) -> Order:
     return Order(before)
 
 
-def test_order_with_many_questions_is_that_of_a_search() -> None:
-    # every node waits for the one before and for one far before: asked in several parts
-    count = 5000
-    lengths = order(count, [*((n - 1, n) for n in range(1, count)), *((n - 40, n) for n in range(40, count))])
-    pairs = [*((n, n + 100) for n in range(count - 100)), *((n + 1, n) for n in range(100))]
-    assert lengths.not_before(pairs) == {(n + 1, n) for n in range(100)}
-    apart = order(6, [(0, 1), (1, 2), (3, 4), (4, 5)])
-    assert apart.not_before([(0, 2), (0, 5), (3, 5), (0, 3)]) == {(0, 5), (0, 3)}
-
-
 @pytest.mark.parametrize(
     ("count", "pairs", "cycles"),
     [

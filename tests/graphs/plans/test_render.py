@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 from prefect_resilience import path
 from prefect_resilience.graphs.plans.model import FanOut, Node, Plan
 from prefect_resilience.graphs.plans.picture import (
-    WIDEST_ROW,
     Pair,
     Size,
     lay_out,
-    one_line,
     picture_of,
     plan_to_mermaid,
     plan_to_svg,
@@ -132,26 +130,6 @@ def test_a_run_in_a_picture(name: str, fails: list[str], statuses: dict[str, str
     assert words <= texts(svg)
 
 
-def test_taken_ways_are_strong_and_the_others_faint() -> None:
-    plan = shipped("quality_branch")
-    result = result_of(plan, outputs={"analysis": {"quality_score": 0.2}})
-    taken = {(arrow.target, arrow.taken) for arrow in picture_of(plan, result).arrows}
-    assert taken == {("publish_report", False), ("manual_review", True), ("refinement", True)}
-    text = plan_to_mermaid(plan, result)
-    assert text.count("==>") == 2
-    assert text.count("-.->") == 1
-    assert "#10003; analysis" in text
-
-
-def test_a_dependency_is_taken_where_it_gave_something() -> None:
-    plan = plan_of(
-        node("a"), node("b"), node("c", "a", "b"), node("d", "a", "b", rule="always"), node("e", "a")
-    )
-    arrows = picture_of(plan, result_of(plan, {"a": error_at("a")})).arrows
-    taken = {arrow.source + arrow.target: arrow.taken for arrow in arrows}
-    assert taken == {"ac": False, "bc": True, "ad": False, "bd": True, "ae": False}
-
-
 class TestHostileTexts:
     plan = plan_of(
         *(
@@ -216,12 +194,6 @@ def test_mermaid_gets_what_it_takes() -> None:
     assert 20_000 < len(text) <= 45_000
 
 
-def test_texts_on_one_line() -> None:
-    assert one_line("a\n b\tc", 10) == "a b c"
-    assert one_line("abcdef", 4) == "abc…"
-    assert one_line("a\x00b\ud800", 10) == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}"
-
-
 Sizes = dict[str, Size]
 
 
@@ -246,16 +218,3 @@ def test_boxes_do_not_overlap_and_arrows_point_down(drawing: tuple[Sizes, list[P
             apart = abs(boxes[first].middle - boxes[second].middle)
             assert apart >= (sizes[first][0] + sizes[second][0]) / 2
     assert all(0 <= box.top <= box.bottom for box in boxes.values())
-
-
-def test_a_box_is_near_what_leads_to_it() -> None:
-    sizes = dict.fromkeys("abcdef", (90.0, 40.0))
-    boxes = lay_out(sizes, [("a", "f"), ("b", "e"), ("c", "d")])
-    assert (boxes["a"] < boxes["b"]) == (boxes["f"] < boxes["e"])
-    assert (boxes["b"] < boxes["c"]) == (boxes["e"] < boxes["d"])
-
-
-def test_a_wide_layer_goes_into_several_rows() -> None:
-    sizes = {f"n{i}": (90.0, 40.0) for i in range(3 * WIDEST_ROW)}
-    boxes = lay_out(sizes, [("n0", name) for name in list(sizes)[1:]])
-    assert len({box.top for box in boxes.values()}) == 1 + 3

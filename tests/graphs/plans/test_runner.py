@@ -310,13 +310,6 @@ def test_the_flow_run_is_named_after_the_plan(tmp_path: Any) -> None:
             assert client.read_flow_run(done.flow_run_id).name == name
 
 
-def test_what_a_form_is_made_of() -> None:
-    fields = run_plan.parameters.properties
-    assert "Plan" in str(fields["plan"])
-    assert fields["actions"]["anyOf"][0] == {"type": "array", "items": {"type": "string"}}
-    assert "The modules whose actions the plan uses" in fields["actions"]["description"]
-
-
 # -- refused before anything runs
 
 

@@ -290,20 +290,6 @@ def test_what_was_ready_and_found_no_place_does_not_begin(monkeypatch: pytest.Mo
     assert done.statuses() == {"a": "succeeded", "b": "skipped", "c": "skipped"}
 
 
-def test_a_long_chain_of_nodes_that_cannot_begin_is_no_matter_of_recursion() -> None:
-    nodes = [node("n0", "fail")]
-    for i in range(1, 60):
-        bad = {"over": "{{n0.status}}"}
-        nodes.append(node(f"n{i}", map=bad, depends_on=["n0", f"n{i - 1}"], trigger_rule="always"))
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(400)
-    try:
-        done = run(*nodes)
-    finally:
-        sys.setrecursionlimit(limit)
-    assert set(done.statuses().values()) == {"failed"}
-
-
 # -- the end by force
 
 INTERRUPTED = """

@@ -108,10 +108,3 @@ def test_what_cannot_be_read_is_told_where_it_was_written() -> None:
         "tasks[5].transitions[0].from_node_id: 'a' is another node: write the transition there",
     ]
     assert mistakes({"id": "a"}, transitions={"to": "a"}) == ["transitions: write a list, not a dict"]
-
-
-def test_transitions_of_a_plan_spare_a_node_whose_own_are_no_list() -> None:
-    found = mistakes(
-        {"id": "a", "transitions": 5}, {"id": "b"}, transitions=[{"from_node_id": "a", "to": "b"}]
-    )
-    assert found == ["tasks[0].transitions: write a list, not 5"]

@@ -1,7 +1,6 @@
 """Loops: rounds until it is good enough, and what is told when it never is."""
 
 import asyncio
-import pickle
 
 import pytest
 from hypothesis import given, settings
@@ -205,26 +204,6 @@ def test_a_long_partial_output_is_cut_and_says_so():
         iterate(step, lambda value: False, 9)
     partial = context_of(caught.value).partial_output
     assert (partial.truncated, partial.original_size, len(partial.content)) == (True, 200_002, PARTIAL)
-
-
-def test_the_exceptions_travel():
-    for loop in (
-        lambda: iterate(lambda: 1, lambda value: False, 9),
-        lambda: iterate(better, lambda value: False, 2),
-    ):
-        with pytest.raises((NoProgress, RoundsExhausted)) as caught:
-            loop()
-        error = caught.value
-        again = pickle.loads(pickle.dumps(error))
-        assert (type(again), str(again), again.rounds, again.value) == (
-            type(error),
-            str(error),
-            error.rounds,
-            error.value,
-        )
-        assert again.iteration_history == error.iteration_history
-        assert again.args == error.args == (str(error),)
-        assert context_of(again) == context_of(error)
 
 
 @pytest.mark.smoke

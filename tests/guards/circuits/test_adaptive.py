@@ -86,13 +86,6 @@ def test_an_outage_is_not_learnt() -> None:
     assert service.usual == pytest.approx(before, abs=0.003)
 
 
-def test_a_service_that_fails_more_than_the_fixed_thresholds_allow_is_known_in_the_end() -> None:
-    service = Service(5, window=10_000)
-    service.calls(1000, 0.4)
-    assert service.trips
-    assert service.calls(5000, 0.4, stop=True) == 5000
-
-
 # -- the rules, one by one
 
 
@@ -104,13 +97,6 @@ def test_a_call_weighs_less_by_a_factor_e_after_one_memory_and_never_less_by_a_p
         assert learning.rate(later) == pytest.approx(0.1)
     assert learning.learn(full, 0, 0, NOW - 50, 60)["calls"] == 1000
     assert learning.learn(None, 0, 0, NOW, 60)["calls"] == 0
-
-
-def test_the_usual_rate_has_a_ceiling() -> None:
-    always = learning.learn(None, 10**9, 10**9, NOW, 60)
-    assert always["calls"] == learning.MOST_CALLS
-    assert learning.usual(always, 0.5) == 0.5
-    assert learning.usual(always, 1.0) == learning.HIGHEST
 
 
 @pytest.mark.parametrize(

@@ -20,20 +20,6 @@ from tests.guards.circuits.tripping import failing, trip
 # -- spellings
 
 
-async def test_acall_takes_plain_and_async_functions(breaker: CircuitBreaker) -> None:
-    async def later(a: int) -> int:
-        await asyncio.sleep(0)
-        return a
-
-    assert await breaker.acall(later, 1) == 1
-    assert await breaker.acall(lambda a: a, 2) == 2
-    for _ in range(5):
-        with pytest.raises(TimeoutError):
-            await breaker.acall(failing(TimeoutError()))
-    with pytest.raises(CircuitOpenError):
-        await breaker.acall(later, 1)
-
-
 @pytest.mark.parametrize("sync_interval", [1e-9, 60])
 def test_call_refuses_an_async_function(store: Any, sync_interval: float) -> None:
     async def later() -> None: ...
@@ -103,32 +89,6 @@ async def test_the_event_loop_never_waits_for_a_store(store: Any) -> None:
         await breaker.acall(failing(TimeoutError()))
     assert store.contacts > 3
     assert threading.get_ident() not in store.threads
-
-
-async def test_a_task_cancelled_while_it_asks_leaves_no_lease(
-    store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    breaker = CircuitBreaker("service", store=store, sync_interval=1e-9)
-    trip(breaker)
-    store.time += 30
-    asking, go_on = threading.Event(), threading.Event()
-    swap = store.swap
-
-    def slowly(*args: Any, **kwargs: Any) -> int:
-        asking.set()
-        go_on.wait(30)
-        return swap(*args, **kwargs)
-
-    store.swap = slowly
-    task = asyncio.create_task(breaker.acall(int))
-    await asyncio.to_thread(asking.wait, 30)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    go_on.set()
-    await asyncio.to_thread(
-        wait_until, lambda: breaker.state == "half_open" and breaker.snapshot().probes_in_flight == 0
-    )
 
 
 async def test_a_probe_that_is_cancelled_makes_room(store: Any) -> None:

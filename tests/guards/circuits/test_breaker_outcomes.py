@@ -69,24 +69,6 @@ def test_what_says_nothing_about_the_service_counts_as_neither(
     assert (seen.consecutive_failures, seen.window_calls) == (4, 4)
 
 
-def test_an_interruption_is_never_a_failure(store: Any) -> None:
-    breaker = CircuitBreaker("service", store=store, sync_interval=1e-9, counts=["cancelled", "unexpected"])
-    for error in (KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), SystemExit()):
-        trip(breaker, error, times=9)
-    assert breaker.snapshot().window_calls == 0
-
-
-def test_the_first_success_after_a_failure_is_told_at_once(store: Any) -> None:
-    breaker = CircuitBreaker("service", store=store, sync_interval=60)
-    trip(breaker, times=4)
-    assert store.load("circuit/service").value["failures_in_row"] == 4
-    breaker.call(int)
-    assert store.load("circuit/service").value["failures_in_row"] == 0
-    contacts = store.contacts
-    breaker.call(int)
-    assert store.contacts == contacts
-
-
 def test_counts_says_what_is_a_failure(store: Any) -> None:
     breaker = CircuitBreaker("service", store=store, sync_interval=1e-9, counts=["not_found"])
     trip(breaker, TimeoutError(), times=9)
@@ -220,15 +202,3 @@ def test_an_end_in_every_form_by_the_clock_of_the_store(store: Any, until: Any) 
 def test_an_end_without_an_offset_is_in_this_zone(breaker: CircuitBreaker, store: Any) -> None:
     breaker.force_open("maintenance", until=datetime.fromtimestamp(store.time + 60))
     assert breaker.snapshot().retry_at == pytest.approx(store.time + 60, abs=1)
-
-
-def test_a_clock_that_is_set_back_does_not_lengthen_it(breaker: CircuitBreaker, store: Any) -> None:
-    store.time += 10 * 86_400
-    breaker.force_open("maintenance", until="10m")
-    store.time -= 10 * 86_400
-    with pytest.raises(CircuitOpenError):
-        breaker.call(int)
-    assert breaker.snapshot().retry_at == pytest.approx(store.time + 600, abs=5)
-    store.time += 606
-    assert breaker.state == "half_open"
-    assert breaker.call(int) == 0

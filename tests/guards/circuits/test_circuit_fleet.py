@@ -1,7 +1,6 @@
 """Real processes that share one SQLite file, and nothing else."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,18 +97,3 @@ os.waitpid(child, 0)
 say(breaker.snapshot().window_calls)
 """
     assert start(code, url=url).hear() == 13
-
-
-def test_a_process_that_ends_leaves_what_it_counted(url: str) -> None:
-    import os
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from prefect_resilience import CircuitBreaker\n"
-        "breaker = CircuitBreaker('service', store=sys.argv[1], sync_interval=60)\n"
-        "for _ in range(7): breaker.call(int)"
-    )
-    root = str(Path(__file__).parents[3])
-    subprocess.run([sys.executable, "-c", code, url], check=True, env={**os.environ, "PYTHONPATH": root})
-    assert CircuitBreaker("service", store=url).snapshot().window_calls == 7

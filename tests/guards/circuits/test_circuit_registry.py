@@ -1,6 +1,5 @@
 """Which circuit a name means in this process, and where circuits live by default."""
 
-import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from prefect_resilience import CircuitBreaker, CircuitPolicy, get_circuits, reset_all_circuits
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
 from prefect_resilience.guards.circuits.breaker import get_circuit
-from prefect_resilience.guards.circuits.registry import forget_circuits, set_default_store
+from prefect_resilience.guards.circuits.registry import set_default_store
 from prefect_resilience.stores import open_store
 from tests.guards.circuits.tripping import trip
 
@@ -41,29 +40,6 @@ def test_templates_agree_as_well(store: Any) -> None:
     with pytest.raises(ConfigurationError, match="llm:x"):
         first.bind({"provider": "x"})
     assert plain.name == "llm:x"
-
-
-def test_a_dropped_breaker_frees_its_name(store: Any) -> None:
-    first = CircuitBreaker("service", store=store)
-    first.call(int)
-    gc.disable()
-    try:
-        del first
-        assert CircuitBreaker("service", open_for=5, store=store).policy.open_for == 5
-    finally:
-        gc.enable()
-
-
-def test_forgetting_frees_every_name_and_breakers_in_use_go_on(store: Any) -> None:
-    first = CircuitBreaker("service", store=store)
-    first.call(int)
-    forget_circuits()
-    second = CircuitBreaker("service", open_for=5, store=store)
-    assert second.call(int) == 0
-    with pytest.raises(ConfigurationError):
-        first.call(int)
-    del second
-    assert first.call(int) == 0
 
 
 def test_a_circuit_is_found_by_name(store: Any) -> None:

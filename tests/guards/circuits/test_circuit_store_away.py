@@ -45,19 +45,6 @@ def test_calls_go_on_and_it_is_said_once(
     assert breaker.snapshot().window_calls == 52
 
 
-def test_a_store_that_is_away_is_asked_now_and_then_only(
-    breaker: CircuitBreaker, store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(link_module, "SHORTEST_REST", 60.0)
-    store.away = True
-    for _ in range(200):
-        breaker.call(int)
-    trip(breaker)
-    with pytest.raises(CircuitOpenError):
-        breaker.call(int)
-    assert store.contacts == 1
-
-
 def test_it_opens_and_recovers_by_itself_without_a_store(store: Any, transitions: list[Transition]) -> None:
     store.away = True
     breaker = CircuitBreaker("service", store=store, open_for=0.1, success_threshold=1, sync_interval=1e-9)
@@ -189,46 +176,6 @@ def test_a_slow_store_slows_one_call_and_then_rests(
     assert store.contacts <= 3
     assert [notice.available for notice in notices] == [False]
     assert notices[0].reason.startswith("an answer took 0.")
-
-
-def test_a_rest_that_another_circuit_brought_about_holds_for_all(
-    store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    breaker = CircuitBreaker("service", store=store, sync_interval=1e-9)
-    other = CircuitBreaker("other", store=store, sync_interval=1e-9)
-    trip(breaker)
-    store.time += 31
-    monkeypatch.setattr(link_module, "SLOW", -1.0)
-    monkeypatch.setattr(link_module, "REST_PER_SECOND", 1e9)
-    other.snapshot()
-    contacts = store.contacts
-    assert breaker.call(int) == 0  # it probes by what this process knows
-    assert store.contacts == contacts
-
-
-def test_callers_pass_while_another_one_waits_for_the_store(store: Any) -> None:
-    breaker = CircuitBreaker("service", store=store, sync_interval=0.05)
-    breaker.call(int)
-    asking, go_on = threading.Event(), threading.Event()
-    load = store.load
-
-    def hang(key: str) -> Any:
-        asking.set()
-        go_on.wait(30)
-        return load(key)
-
-    store.load = hang
-    stuck = threading.Thread(target=breaker.snapshot)
-    stuck.start()
-    assert asking.wait(30)
-    began = time.monotonic()
-    for _ in range(100):
-        assert breaker.call(int) == 0
-        threading.Event().wait(0.002)
-    # Longer than the view is fresh, and nobody waited.
-    assert 0.2 < time.monotonic() - began < 25
-    go_on.set()
-    stuck.join()
 
 
 def test_a_document_that_others_keep_changing_stops_nobody(store: Any) -> None:

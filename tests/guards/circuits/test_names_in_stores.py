@@ -91,12 +91,6 @@ def test_what_is_escaped_is_printable_and_stays(name: str) -> None:
     assert prefect_name("rate", name) != prefect_name("rate", found)
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_every_other_name_stays_as_it_is(name: str) -> None:
-    assert storable(name) == name
-    assert CircuitBreaker(name, store="memory://plain").name == name
-
-
 def test_a_store_that_refuses_a_value_has_not_failed(breaker: CircuitBreaker, store: Any) -> None:
     def refuse(*_: object) -> int:
         raise ValueError("a stored value must be JSON")

@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,38 +95,6 @@ def test_late_and_doubled_news_changes_nothing(url: str) -> None:
     assert circuit.shown.view is view
 
 
-def test_news_without_a_document_is_looked_up_by_the_next_call(url: str) -> None:
-    breaker, circuit = following(url)
-    document = machine.step(
-        machine.new(), machine.Force("forced_open", "quiet"), time.time(), breaker.policy
-    )[0]
-    store = open_store(url)
-    found = store.load(PREFIX + "news")
-    # Not published, except by SQLite
-    assert store.swap(PREFIX + "news", found.version if found else 0, document)
-    merger_of(circuit).hear(None)
-    with pytest.raises(CircuitOpenError, match="quiet"):
-        breaker.call(int)
-
-
-def test_a_call_while_following_asks_nothing(url: str) -> None:
-    breaker, circuit = following(url)
-    began = time.monotonic()
-    asked = 0
-    exchange_once = circuit.link.exchange
-
-    def counted(work: Callable[..., Any]) -> Any:
-        nonlocal asked
-        asked += 1
-        return exchange_once(work)
-
-    circuit.link.exchange = counted  # type: ignore[method-assign]
-    for _ in range(10_000):
-        breaker.call(int)
-    if time.monotonic() - began < LOOK_WITHIN / 4:
-        assert asked == 0
-
-
 def test_one_thread_for_many_circuits(redis_url: str) -> None:
     breakers = [CircuitBreaker(f"many {number}", store=redis_url, **POLICY) for number in range(20)]
     for breaker in breakers * 2:
@@ -182,20 +150,6 @@ def test_a_process_that_sits_out_counts_nothing_until_its_turn(redis_url: str) -
     assert circuit.shown.view.document["share"] < 1e-3
     assert store.load(PREFIX + "news").value["window"] == before.value["window"]
     assert breaker.snapshot().share_counted < 1e-3
-
-
-def test_while_the_store_is_away_a_process_of_a_crowd_counts_everything(own_redis: RedisServer) -> None:
-    store: Any = open_store(own_redis.url())
-    crowd = {"sum": 1e6, "at": store.now()}
-    store.swap(PREFIX + "news", 0, {**machine.new(), "share": 1e-4, "demand": crowd})
-    breaker, circuit = following(own_redis.url())
-    own_redis.stop()
-    wait_until(lambda: not circuit.link.news.heard)
-    breaker.snapshot()
-    for _ in range(5):
-        breaker.record_failure(TimeoutError("no answer"))
-    with pytest.raises(CircuitOpenError):
-        breaker.call(int)
 
 
 def test_a_document_that_is_older_than_the_news_is_not_taken(redis_url: str) -> None:

@@ -47,71 +47,12 @@ def test_a_large_fleet_merges_as_often_as_a_small_one(processes: int) -> None:
     assert share * processes / LONGEST_TURN == pytest.approx(MERGES, rel=0.05)
 
 
-def test_a_fleet_that_shrank_counts_more_again() -> None:
-    document = busy(1_000_000, 60)
-    shares = [sharing.share_of(document, NOW + 60 + later) for later in (0, 10, 30, 60, 90)]
-    assert shares == sorted(shares)
-    assert shares[-1] == 1
-
-
-def test_a_fleet_is_as_large_after_an_opening_as_before() -> None:
-    closed = {**machine.new(), "demand": {"sum": 5000.0, "at": NOW}}
-    assert sharing.announce(closed, closed, 5.0, NOW)[0]["demand"] == {"sum": 5005.0, "at": NOW}
-    opened = {**closed, "state": "open"}
-    assert sharing.fleet_of(opened, NOW + 600) == 1000
-    assert sharing.announce(opened, closed, 0.0, NOW + 600)[0]["demand"] == {"sum": 5000.0, "at": NOW + 600}
-
-
-def test_a_fleet_that_starts_at_once_finds_its_share() -> None:
-    """Every process merges when it is first its turn; the document says how many of them to believe."""
-    chance = random.Random(1)
-    document, merges = machine.new(), list[float]()
-    for number in range(20_000):
-        now = NOW + number * 0.5 / 20_000
-        share = sharing.share_of(document, now)
-        if chance.random() < share:
-            document = sharing.add_weight(document, MEMORY / share, now)
-            merges.append(now)
-    assert len(merges) < 1_000
-    assert sharing.share_of(document, NOW + 0.5) < 0.01
-
-
 @given(fleet=fleets, draw=draws)
 def test_no_process_waits_longer_than_promised(fleet: float, draw: float) -> None:
     assert sharing.LOOK_AFTER <= sharing.looks_in(fleet, draw) <= sharing.LOOK_WITHIN
     assert 0 <= sharing.asks_in(fleet, draw) < 25
     assert sharing.asks_in(min(FEW, fleet), draw) == 0
     assert 0.5 <= sharing.polls_in(fleet, 0.5) <= sharing.LOOK_WITHIN
-
-
-def test_a_turn_in_which_nobody_called_is_drawn_again() -> None:
-    random.seed(3)
-    turn = Turn(0.01, 10.0, 10.5, counts=False)
-    assert sharing.turn_at(turn, 10.2).counts
-    late = [sharing.turn_at(turn, 99.0) for _ in range(2000)]
-    assert sum(one.counts for one in late) == pytest.approx(20, abs=15)
-    assert all(one.begins >= 99 for one in late)
-
-
-def test_a_turn_goes_on_to_its_end_and_is_drawn_again_with_a_smaller_share() -> None:
-    counting, idle = Turn(0.5, 0.0, 5.0, counts=True), Turn(0.5, 9.0, 14.0, counts=False)
-    assert [counting.goes_on(0.5, at, is_news=False) for at in (3.0, 6.0)] == [True, False]
-    assert counting.goes_on(1.0, 6.0, is_news=True)
-    assert not Turn(1.0, 0.0, 5.0, counts=True).goes_on(1.0, 3.0, is_news=False)
-    assert [idle.goes_on(share, 3.0, is_news=True) for share in (0.5, 0.4)] == [True, False]
-    random.seed(7)
-    stays = sum(counting.goes_on(0.1, 3.0, is_news=True) for _ in range(1000))
-    assert stays == pytest.approx(200, abs=50)
-
-
-def test_a_few_failures_are_merged_at_once() -> None:
-    budget = sharing.FailureBudget()
-    assert [budget.take(1, 100.0) for _ in range(12)] == [True] * 10 + [False] * 2
-    taken = sum(budget.take(1, 100 + number / 100) for number in range(1000))
-    assert taken == pytest.approx(20, abs=1)
-    for processes, at_once in ((20, 3), (60, 1), (10_000, 1)):
-        crowd = sharing.FailureBudget()
-        assert sum(crowd.take(processes, 100.0) for _ in range(12)) == at_once
 
 
 @pytest.mark.parametrize("processes", [6, 24, 60, 10_000])

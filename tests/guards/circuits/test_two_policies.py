@@ -30,12 +30,6 @@ def test_the_window_is_that_of_the_first_policy_while_it_counts() -> None:
     assert (document["window"]["last"], document["window"]["calls"]) == (10, 1)
 
 
-def test_the_window_of_an_older_version_is_replaced() -> None:
-    document = after_one(new(), "60s", NOW)
-    del document["window"]["used"]
-    assert after_one(document, "120s", NOW)["window"]["seconds"] == 120.0
-
-
 @pytest.mark.parametrize("windows", [("60s", "120s"), (10, "60s"), ("60s", 10)])
 def test_calls_through_both_policies_open_it(
     windows: tuple[Any, Any], store: HandStore, caplog: pytest.LogCaptureFixture

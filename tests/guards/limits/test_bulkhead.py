@@ -6,17 +6,13 @@ import copy
 import gc
 import pickle
 import random
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from prefect_resilience.base.drive import adrive, drive
-from prefect_resilience.errors.classify.classify import classify
-from prefect_resilience.errors.exceptions import ResilienceError
+from prefect_resilience.base.drive import drive
 from prefect_resilience.guards.limits import line
 from prefect_resilience.guards.limits.bulkhead import Bulkhead
 from prefect_resilience.guards.limits.guarding import BulkheadFullError
@@ -29,7 +25,7 @@ def waiting(bulkhead):
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left():
+def nothing_is_left(little_to_collect):
     yield
     gc.collect()
     assert line._lines.by_key == {}
@@ -75,17 +71,6 @@ def test_no_place_in_time(max_wait):
     assert bulkhead.call(int) == 0  # and nothing was lost
 
 
-async def test_a_caller_cancelled_as_its_turn_comes_passes_the_place_on():
-    bulkhead = Bulkhead(1)
-    ticket = await adrive(bulkhead.acquire())
-    first = asyncio.create_task(bulkhead.acall(asyncio.sleep, 0))
-    second = asyncio.create_task(bulkhead.acall(asyncio.sleep, 0, "second"))
-    await asyncio.sleep(0.01)
-    await adrive(bulkhead.finish(ticket))  # the place is the first one's now, who does not know yet
-    first.cancel()
-    assert await asyncio.wait_for(second, 10) == "second"
-
-
 def test_the_place_of_a_loop_that_was_closed_passes_on():
     bulkhead = Bulkhead(1)
     ticket = drive(bulkhead.acquire())
@@ -114,38 +99,6 @@ def test_an_edited_limit_holds_at_once():
     wider = Bulkhead(2, max_wait=0, name="edited")
     with Bulkhead(1, name="edited"), wider, pytest.raises(BulkheadFullError):
         wider.call(int)
-
-
-FORKED = """
-import multiprocessing
-from prefect_resilience import Bulkhead
-
-bulkhead = Bulkhead(1, max_wait=0)
-forking = multiprocessing.get_context("fork")
-answers = forking.SimpleQueue()
-with bulkhead:
-    child = forking.Process(target=lambda: answers.put(bulkhead.call(int)))
-    child.start()
-    child.join(20)
-print(child.exitcode, answers.get())
-"""
-
-
-@pytest.mark.slow
-def test_a_forked_child_has_places_of_its_own():
-    """In a program of its own: what forks must have no threads, and this one may have started a server."""
-    ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False)
-    assert (ended.stdout.split(), ended.stderr) == (["0", "0"], "")
-
-
-def test_the_refusal_can_be_pickled_and_tried_again():
-    error = pickle.loads(pickle.dumps(BulkheadFullError("llm", 4, 1.5)))
-    assert isinstance(error, ResilienceError)
-    assert (error.name, error.max_concurrent, error.waited) == ("llm", 4, 1.5)
-    assert str(error) == "bulkhead 'llm' is full: all 4 places stayed in use for 1.5 s"
-    info = classify(error)
-    assert info.category == "unavailable"
-    assert info.retryable
 
 
 def test_callers_who_come_and_go_lose_no_place():

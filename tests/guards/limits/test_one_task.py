@@ -65,69 +65,6 @@ async def test_task_groups_scopes_and_context_variables(bounds):
     assert _var.get("outside") == "outside"
 
 
-@within
-async def test_it_may_be_read_from_several_tasks_and_inside_scopes_of_the_readers(bounds):
-    async def words():
-        with anyio.fail_after(LONG):
-            async with reply() as stream:
-                async for word in stream:
-                    yield word
-
-    source = aiterate_with_deadline(words(), *bounds)
-    with anyio.fail_after(LONG):
-        assert await anext(source) == "a"
-    assert await asyncio.create_task(anext(source)) == "b"
-    await asyncio.create_task(source.aclose())
-    with pytest.raises(StopAsyncIteration):
-        await anext(source)
-
-
-@within
-async def test_a_scope_of_the_generator_that_ends_while_its_reader_is_at_work(bounds):
-    """The reader is not cancelled by it, and hears of it at its next step."""
-    left = asyncio.Event()
-
-    async def too_long():
-        try:
-            with anyio.fail_after(0.01):
-                yield 1
-                await asyncio.sleep(LONG)
-        finally:
-            left.set()
-
-    async def goes_on():
-        with anyio.move_on_after(0.01):
-            yield 1
-            await asyncio.sleep(LONG)
-        left.set()
-        yield 2
-
-    async def as_asyncio_has_it():
-        try:
-            async with asyncio.timeout(0.01):
-                yield 1
-                await asyncio.sleep(LONG)
-        finally:
-            left.set()
-
-    # asyncio.timeout is there from Python 3.11 on
-    for made in (too_long, as_asyncio_has_it) if hasattr(asyncio, "timeout") else (too_long,):
-        left.clear()
-        source = aiterate_with_deadline(made(), *bounds)
-        assert await anext(source) == 1
-        await left.wait()  # the reader goes on undisturbed
-        with pytest.raises(TimeoutError) as caught:
-            await anext(source)
-        assert not isinstance(caught.value, AttemptTimeout)
-    left.clear()
-    source = aiterate_with_deadline(goes_on(), *bounds)
-    assert await anext(source) == 1
-    await left.wait()
-    assert await anext(source) == 2
-    with pytest.raises(StopAsyncIteration):
-        await anext(source)
-
-
 async def test_an_overdue_step_that_comes_to_something_hands_it_on():
     async def stubborn():
         with contextlib.suppress(asyncio.CancelledError):
@@ -222,38 +159,6 @@ async def test_a_group_that_is_open_may_be_closed_but_not_hide_an_error():
     with pytest.raises(BaseException, match="unhandled errors in a TaskGroup") as caught:
         await source.aclose()
     assert [type(error) for error in caught.value.exceptions] == [KeyError]
-
-
-def test_the_end_of_the_loop_ends_it():
-    """Also of one that was left in the middle, and does not let itself be cancelled."""
-    left = []
-
-    async def stubborn():
-        try:
-            yield 1
-        except asyncio.CancelledError:
-            yield 2
-        finally:
-            left.append("closed")
-
-    async def waits():
-        try:
-            await asyncio.sleep(LONG)
-            yield
-        finally:
-            left.append("closed")
-
-    async def main():
-        sources = [aiterate_with_deadline(stubborn()), aiterate_with_deadline(waits())]
-        await anext(sources[0])
-        steps = asyncio.ensure_future(anext(sources[1]))
-        await asyncio.sleep(0.01)
-        return sources, steps
-
-    sources, steps = asyncio.run(main())
-    assert left == ["closed", "closed"]
-    assert steps.cancelled()
-    del sources
 
 
 async def test_after_the_end_there_are_no_steps():

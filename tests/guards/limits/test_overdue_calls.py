@@ -2,17 +2,14 @@
 
 import asyncio
 import contextlib
-import ctypes
 import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context
 
 import anyio
 import pytest
 
-from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.errors.exceptions import AttemptTimeout
 from prefect_resilience.guards.limits import line
 from prefect_resilience.guards.limits.bulkhead import Bulkhead
@@ -67,14 +64,6 @@ def test_a_refusal_says_that_overdue_calls_hold_the_places(service):
     assert bulkhead.call(int) == 0
 
 
-def test_a_retry_waits_for_its_own_overdue_call_and_gets_its_place(service):
-    bulkhead = Bulkhead(1, max_wait=20)
-    with pytest.raises(AttemptTimeout):
-        bulkhead.call(within, service)
-    threading.Timer(0.2, service.go_on.set).start()
-    assert bulkhead.call(lambda: service.inside) == 0
-
-
 def test_without_a_max_wait_the_wait_behind_overdue_calls_is_bounded(service, monkeypatch):
     monkeypatch.setattr(line, "OVERDUE_SECONDS", 0.3)
     monkeypatch.setattr(line, "LOOK_SECONDS", 0.05)
@@ -85,32 +74,6 @@ def test_without_a_max_wait_the_wait_behind_overdue_calls_is_bounded(service, mo
         bulkhead.call(int)
     with pytest.raises(BulkheadFullError, match="abandoned calls hold 1"):
         asyncio.run(bulkhead.acall(int))
-
-
-def test_without_a_max_wait_the_wait_behind_calls_in_time_is_not(monkeypatch):
-    monkeypatch.setattr(line, "OVERDUE_SECONDS", 0.0)
-    monkeypatch.setattr(line, "LOOK_SECONDS", 0.01)
-    bulkhead = Bulkhead(1)
-    ticket = drive(bulkhead.acquire())
-    threading.Timer(0.2, lambda: drive(bulkhead.finish(ticket))).start()
-    assert bulkhead.call(int) == 0
-
-
-def test_a_caller_that_is_interrupted_leaves_its_place_to_its_call(service):
-    class Stop(BaseException):
-        pass
-
-    bulkhead = Bulkhead(1, max_wait=0)
-    with ThreadPoolExecutor(1) as pool:
-        ident = pool.submit(threading.get_ident).result()
-        call = pool.submit(bulkhead.call, within, service, 60, 60)
-        wait_until(lambda: service.inside)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Stop))
-        with pytest.raises(Stop):
-            call.result(20)
-    assert overdue_calls() == 1
-    with pytest.raises(BulkheadFullError):
-        bulkhead.call(int)
 
 
 def test_every_limit_around_an_overdue_call_is_held(service):
@@ -185,13 +148,6 @@ def test_a_place_that_cannot_be_given_back_is_told_and_the_others_are(service, c
     service.go_on.set()
     assert given_back.wait(20)
     wait_until(lambda: "could not be released" in caplog.text)
-
-
-def test_the_sequence_may_be_driven_in_another_context_than_it_began_in():
-    bulkhead = Bulkhead(1, max_wait=0)
-    ticket = Context().run(drive, bulkhead.acquire())
-    asyncio.run(adrive(bulkhead.finish(ticket)))
-    assert bulkhead.call(int) == 0
 
 
 # -- coroutines

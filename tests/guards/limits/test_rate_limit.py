@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import pickle
 import threading
 import time
 from bisect import bisect_left
@@ -13,13 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience import resilient
-from prefect_resilience.errors.classify.classify import classify
-from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.guards.limits import line
 from prefect_resilience.guards.limits.guarding import RateLimitedError
 from prefect_resilience.guards.limits.line import FRESH, Pace, after_call, wait_for
 from prefect_resilience.guards.limits.rate import RateLimit
-from prefect_resilience.guards.retries.policy import Retry
 
 
 @pytest.fixture(autouse=True)
@@ -87,24 +83,6 @@ def test_the_rate_is_used_to_the_full(written, count):
     _, _, pace_ = written
     made = calls_made(pace_, [Fraction(0)] * count, patient=True)
     assert made[-1] == max(0, count - pace_.burst) * pace_.interval
-
-
-@settings(max_examples=100, deadline=None)
-@given(paces, st.integers(0, 20), st.fractions(0, 5, max_denominator=20))
-def test_the_wait_behind_others_is_foretold(written, ahead, now):
-    _, _, pace_ = written
-    foretold = wait_for(pace_, FRESH, now, ahead)
-    made = calls_made(pace_, [now] + [Fraction(0)] * ahead, patient=True)
-    assert made[-1] - now == foretold
-
-
-def test_a_long_pause_earns_one_burst_and_no_more():
-    pace_ = Pace(1.0, 3)
-    state = FRESH
-    for _ in range(3):
-        state = after_call(pace_, state, 5.0)
-    assert wait_for(pace_, state, 5.0) == 1.0
-    assert [wait_for(pace_, state, 1e9, ahead) for ahead in range(5)] == [0, 0, 0, 1, 2]
 
 
 # -- in one process
@@ -207,15 +185,3 @@ def test_what_is_as_if_fresh_is_forgotten(monkeypatch):
     assert len(line._lines.rates) < 20
     with pytest.raises(RateLimitedError):
         busy.call(int)
-
-
-def test_the_refusal_says_when_to_try_again():
-    error = pickle.loads(pickle.dumps(RateLimitedError("llm", 60, 60.0, 2.5)))
-    assert isinstance(error, ResilienceError)
-    assert (error.name, error.calls, error.per, error.retry_after) == ("llm", 60, 60.0, 2.5)
-    info = classify(error)
-    assert info.category == "rate_limit"
-    assert info.retry_after == 2.5
-    verdict = Retry(attempts=3).decide(info, 1)
-    assert verdict.retry
-    assert verdict.delay >= 2.5

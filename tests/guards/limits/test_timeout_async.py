@@ -76,28 +76,3 @@ async def test_nested_deadlines_each_end_their_own():
     with anyio.move_on_after(0.05) as scope:
         await acall_within(5, "the call", anyio.sleep_forever)
     assert scope.cancelled_caught
-
-
-async def test_a_late_value_is_handed_on():
-    async def late():
-        with anyio.CancelScope(shield=True):
-            await anyio.sleep(0.1)
-        return "done"
-
-    assert await acall_within(0.02, "the call", late) == "done"
-
-
-def test_deadlines_of_one_loop_end_each_call_at_its_time():
-    async def call(seconds):
-        with pytest.raises(AttemptTimeout):
-            await acall_within(seconds, "the call", anyio.sleep_forever)
-        ended.append(seconds)
-
-    async def several():
-        await acall_within(20, "the call", asyncio.sleep, 0)  # its timer is left behind
-        await asyncio.gather(*map(call, (0.15, 0.05, 0.1)))
-
-    for _ in range(2):  # the second loop of this thread
-        ended = []
-        asyncio.run(asyncio.wait_for(several(), 30))
-        assert ended == [0.05, 0.1, 0.15]

@@ -4,11 +4,7 @@ import contextlib
 import contextvars
 import gc
 import logging
-import os
 import socket
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 import weakref
@@ -45,14 +41,6 @@ def held_lock():
     yield lock.acquire
     lock.release()
     wait_until(lambda: overdue_calls() == 0)
-
-
-def test_it_returns_what_the_function_returns():
-    assert call_with_deadline(divmod, (7, 2), {}, 5) == (3, 1)
-    assert call_with_deadline(lambda *args, **kwargs: (args, kwargs), (1,), {"seconds": 2}, 5) == (
-        (1,),
-        {"seconds": 2},
-    )
 
 
 @pytest.mark.parametrize("blocked", ["closed_socket", "held_lock"])
@@ -103,24 +91,6 @@ def test_the_same_exception_comes_back_with_its_traceback(error):
     assert "run" not in names
 
 
-def test_threads_are_reused_and_daemons():
-    def me():
-        return threading.current_thread()
-
-    one = call_with_deadline(me, (), {}, 5)
-    assert all(call_with_deadline(me, (), {}, 5) is one for _ in range(200))
-    assert one.daemon
-
-
-def test_an_idle_thread_ends(monkeypatch):
-    monkeypatch.setattr(threads, "_idle", [])
-    monkeypatch.setattr(threads, "IDLE_SECONDS", 0.05)
-    one = call_with_deadline(threading.current_thread, (), {}, 5)
-    wait_until(lambda: not one.is_alive())
-    assert threads._idle == []
-    assert call_with_deadline(threading.current_thread, (), {}, 5) is not one
-
-
 def test_calls_survive_threads_that_end_at_the_same_moment(monkeypatch):
     monkeypatch.setattr(threads, "_idle", [])
     monkeypatch.setattr(threads, "IDLE_SECONDS", 0.0002)
@@ -167,59 +137,3 @@ def test_nothing_is_kept_alive(fn):
         wait_until(lambda: ref() is None)
     finally:
         gc.enable()
-
-
-def test_an_interrupted_wait_leaks_nothing(held_lock):
-    import signal
-
-    def interrupt(signum, frame):
-        raise KeyboardInterrupt
-
-    def call():
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        call_with_deadline(held_lock, (), {}, 60)
-
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        start = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            call()
-        assert time.monotonic() - start < 50
-    finally:
-        signal.signal(signal.SIGALRM, previous)
-    assert call_with_deadline(int, ("3",), {}, 5) == 3
-
-
-@pytest.mark.slow
-def test_importing_starts_no_thread_and_an_abandoned_call_does_not_hang_the_exit():
-    script = """
-        import threading, time
-        from prefect_resilience.guards.timeouts.threads import call_with_deadline
-        print(threading.active_count())
-        try:
-            call_with_deadline(time.sleep, (600,), {}, 0.1)
-        except TimeoutError:
-            print("left")
-    """
-    start = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout == "1\nleft\n"
-    assert time.monotonic() - start < 30
-
-
-def test_a_forked_child_has_threads_of_its_own():
-    assert call_with_deadline(int, ("3",), {}, 5) == 3
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            code = 0 if call_with_deadline(int, ("3",), {}, 5) == 3 else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

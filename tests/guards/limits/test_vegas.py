@@ -76,28 +76,11 @@ def test_it_finds_the_number_of_each_service(services, least, most):
     assert least <= callers.usual() <= most
 
 
-def test_it_measures_soon_again_while_the_base_falls():
-    assert Callers().call(Service(5), 45).vegas.number <= 12
-
-
 def test_it_does_not_drift_while_calls_wait_all_the_time():
     """Limits that compare latency with its own average do: Gradient2 is at 200 after 20 minutes."""
     callers = Callers(noise=0.3).call(Service(10), 1200)
     assert 10 <= callers.usual() <= 15
     assert max(callers.numbers[-20_000:]) <= 20
-
-
-def test_it_takes_five_seconds_to_follow_a_capacity_that_halves():
-    callers = Callers().call(Service(40), 60)
-    assert callers.call(Service(20), 15).vegas.number <= 30
-
-
-@pytest.mark.parametrize("seconds", [0.1, 0.3])
-def test_a_limit_that_is_not_reached_stays_and_measures_calls_that_do_not_wait(seconds):
-    callers = Callers(demand=8).call(Service(40), 60)
-    callers.call(Service(40, seconds), 60)
-    assert set(callers.numbers) == {20}
-    assert callers.vegas.base == pytest.approx(seconds)
 
 
 def test_a_few_failures_change_nothing():
@@ -106,23 +89,6 @@ def test_a_few_failures_change_nothing():
         callers.now += 0.01
         callers.end(0.1, 5, dropped=call % 50 == 49)
     assert set(callers.numbers) == {20}
-
-
-def test_more_of_them_cut_the_limit_before_the_window_ends():
-    callers = Callers()
-    for _ in range(20 + 28):
-        callers.end(0.1, 20)
-    callers.end(0.1, 20, dropped=True)
-    callers.end(0.1, 20, dropped=True)
-    assert callers.vegas.number == 18
-    assert callers.numbers[-2] == 20
-
-
-def test_after_a_cut_it_grows_slowly():
-    callers = Callers()
-    for dropped in (False,) * 48 + (True,) * 2:
-        callers.end(0.1, 20, dropped)
-    assert 20 <= callers.call(Service(60), 4).vegas.number <= 30
 
 
 @pytest.mark.parametrize(
@@ -139,16 +105,6 @@ def test_the_limit_stays_within_its_bounds(bounds, service, most):
     assert bounds[1] <= min(callers.numbers)
     assert max(callers.numbers) <= bounds[2]
     assert callers.usual() <= most
-
-
-def test_calls_that_began_before_a_change_do_not_count():
-    callers = Callers()
-    for before, counted, number in ((20, 40, 28), (28, 57, 40)):
-        for latency in (9.0,) * before + (0.1,) * counted:
-            callers.now += 0.1
-            callers.end(latency, before)
-        assert callers.vegas.base == pytest.approx(0.1)
-        assert callers.vegas.number == number
 
 
 def test_a_coarse_clock_may_show_no_latency():

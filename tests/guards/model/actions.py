@@ -13,9 +13,6 @@ from typing import NamedTuple
 from prefect_resilience.guards.circuits import machine
 from tests.guards.model.states import BASE, Doc, Proc, Setup, State, aged, to_doc, to_document
 
-BROKEN = ("no version check", "no lease expiry", "no generation fence")
-"""Faults that can be put into the protocol, to see that the exploration finds them."""
-
 IDLE = Proc()
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from tests.guards.model.actions import edges, first, unsafe
 from tests.guards.model.states import Doc, Proc, Setup, State, canonical
 
-NEVER_MORE = "never more than `probes` calls in half-open, no late result counted"
 NEVER_STUCK = "never stuck: from every state there is a way to closed"
 ALWAYS_CLOSED = "always closed in the end while the service is well, whoever is scheduled"
 

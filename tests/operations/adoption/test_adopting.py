@@ -360,19 +360,9 @@ def test_what_is_not(body: str):
     assert dangers_of(body) == []
 
 
-def test_what_is_not_repeated_may_send():
-    assert dangers_of("httpx.post('u')", "") == []
-
-
 def test_an_effect_is_proposed_with_the_first_parameter():
     [danger] = dangers_of("httpx.post('u')")
     assert 'effect=Effect(key="charge:{order}")' in danger.mend
-
-
-def test_a_client_of_the_whole_file_counts_where_a_task_is_retried():
-    before = "import openai\nfrom prefect import task\nclient = openai.OpenAI()\n@task({})\ndef f(): ...\n"
-    assert [danger.task for danger in adopt(before.format("retries=1")).dangers] == [""]
-    assert adopt(before.format("")).dangers == []
 
 
 BEHAVIOUR = text(

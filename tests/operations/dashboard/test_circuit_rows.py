@@ -4,8 +4,7 @@ import pytest
 
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.operations.dashboard.desk import headline
-from prefect_resilience.operations.fleet_circuits import headline as circuits_headline
-from prefect_resilience.operations.fleet_circuits import page_row, summary
+from prefect_resilience.operations.fleet_circuits import page_row
 
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -36,20 +35,6 @@ def test_why_has_no_secret_and_says_nothing_twice():
     assert SECRET not in why
     assert why.count("said no") == 1
     assert not row(reason="it was closed by hand")["why"]
-
-
-@pytest.mark.parametrize(
-    ("counts", "said"),
-    [
-        ((40, 0, 0, 0), "40 circuits, none open"),
-        ((40, 2, 0, 0), "2 open of 40 circuits"),
-        ((40, 2, 1, 3), "2 open, 1 half-open, 3 disabled of 40 circuits"),
-    ],
-)
-def test_the_circuits_in_a_few_words(counts, said):
-    total, *numbers = counts
-    levels = [level for level, n in zip(("open", "probing", "off"), numbers, strict=True) for _ in range(n)]
-    assert circuits_headline([*levels, *["good"] * (total - sum(numbers))]) == said
 
 
 @pytest.mark.parametrize(
@@ -84,14 +69,3 @@ def test_the_circuits_in_a_few_words(counts, said):
 )
 def test_the_headline_says_what_needs_a_person(summary, text, level):
     assert headline(summary) == {"text": text, "level": level}
-
-
-def test_the_summary_names_the_worst():
-    rows = {f"c{n}": row("open", opened_at=float(n)) for n in range(5)}
-    rows |= {"by hand": row("forced_open", opened_at=9.0), "well": row()}
-    counts = summary(rows)
-    assert counts["worst"] == ["by hand", "c4", "c3"]
-    assert (counts["open"], counts["total"], counts["level"]) == (6, 7, "open")
-    assert summary({"a": row("half_open")})["level"] == "probing"
-    assert summary({"a": row("disabled")})["level"] == "good"
-    assert summary({"a": row("forced_open")})["worst"] == ["a"]

@@ -12,7 +12,7 @@ from prefect_resilience import CircuitBreaker, get_circuits
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted
 from prefect_resilience.effects import batch_status
-from prefect_resilience.operations.dashboard import Gate, desk, make_app
+from prefect_resilience.operations.dashboard import Gate, make_app
 from tests.operations.dashboard.conftest import Page, browsing, call
 from tests.stores_servers import RedisServer
 
@@ -66,17 +66,6 @@ async def test_the_page_shows_the_fleet_and_then_what_changes(page: Page, url: s
     assert page.row("summary", "circuits")["headline"] == "3 open of 3 circuits"
 
 
-async def test_nobody_reads_while_nobody_looks(page: Page, url: str) -> None:
-    await page.browser.get("/")
-    CircuitBreaker("c", store=url).force_open("x")
-    await asyncio.sleep(0.6)
-    await page.until(lambda p: p.row("circuits", "c"))
-    again = (await page.browser.get("/state", params={"since": page.version})).json()
-    assert (again["all"], again["set"].get("circuits")) == (False, None), "only what changed is sent"
-    CircuitBreaker("c", store=url).reset("y")
-    await page.until(lambda p: p.row("circuits", "c").get("state") == "closed")
-
-
 async def test_a_store_that_is_away_is_said_and_what_was_read_stays(own_redis: RedisServer) -> None:
     url = own_redis.url()
     CircuitBreaker("c", store=url).force_open("x")
@@ -106,17 +95,6 @@ async def test_circuits_are_opened_closed_and_reset(browser: httpx.AsyncClient, 
     assert opened.retry_at is not None
     assert (await order(name="orders", action="close")).json()["state"] == "closed"
     assert (await order(name="llm:primary", action="reset")).json()["state"] == "closed"
-
-
-@pytest.mark.usefixtures("circuits")
-async def test_what_an_order_did_is_shown_at_once(
-    page: Page, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Nothing is read a second time by itself.
-    monkeypatch.setattr(desk, "REST", 1e6)
-    await page.until(lambda p: p.row("circuits", "orders"))
-    await page.browser.post("/circuits", json={"name": "orders", "action": "close"})
-    await page.until(lambda p: p.row("circuits", "orders")["state"] == "closed")
 
 
 @pytest.mark.usefixtures("circuits")

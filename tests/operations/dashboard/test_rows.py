@@ -49,13 +49,6 @@ def test_ten_thousand_letters_are_counted_and_a_few_are_shown():
     assert not third["more"]
 
 
-def test_more_letters_than_are_counted():
-    _, counts = page_rows((letter(n) for n in range(30)), 20)
-    assert (counts["waiting"], counts["more"]) == (20, True)
-    assert groups([letter(n) for n in range(30)], 20)[0]["more"]
-    assert not page_rows((letter(n) for n in range(20)), 20)[1]["more"]
-
-
 def test_letters_with_one_kind_of_error_are_one_group():
     messages = [
         "order 7 of 'ada' is unknown at https://shop.example.com/7",
@@ -76,13 +69,6 @@ def test_letters_with_one_kind_of_error_are_one_group():
     ]
     assert found[2]["error"] == f"404 unavailable: {messages[0]}"
     assert [group["place"] for group in found] == [0, 1, 2, 3]
-
-
-def test_of_many_groups_those_with_most_letters_are_shown():
-    listed = [letter(n, name="many") for n in range(3)] + [letter(n, name=f"t{n:03}") for n in range(200)]
-    found, counts = page_rows(listed)
-    assert (len(found), counts["groups"]) == (letter_rows.GROUPS_SHOWN, 201)
-    assert next(iter(found.values()))["name"] == "many"
 
 
 def test_a_call_has_its_arguments_and_no_secret():

@@ -57,22 +57,10 @@ def test_what_is_right_is_left_alone(project: Callable[..., Path], text: str):
     assert read_file(project(text)) == ([], [])
 
 
-def test_many_are_told_in_their_order(project: Callable[..., Path]):
-    text = "from prefect.concurrency.sync import concurrency\n" + "concurrency('a')\n" * 11
-    assert [int(one.where.rpartition(":")[2]) for one in read_file(project(text))[0]] == list(range(2, 13))
-
-
 def test_what_was_installed_in_a_folder_is_left_out(project: Callable[..., Path], tmp_path: Path):
     for name in ("a.py", "inner/b.py", ".venv/lib/c.py", "node_modules/d.py", "e.txt"):
         project("", name)
     assert [file.name for file in python_files(tmp_path)] == ["a.py", "b.py"]
-
-
-def test_a_file_that_is_no_text_is_a_finding(tmp_path: Path):
-    file = tmp_path / "odd.py"
-    file.write_bytes(b"\x00\xff\xfe")
-    (found,), _ = read_file(file)
-    assert "cannot be read" in found.says
 
 
 POLICIES = """

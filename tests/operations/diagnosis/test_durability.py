@@ -11,7 +11,6 @@ from prefect_resilience.stores import parse_url
 from prefect_resilience.stores.postgres import PostgresFacts, postgres_facts
 from prefect_resilience.stores.redis import RedisFacts, redis_facts
 from tests.operations.diagnosis.pooler import Pooler
-from tests.stores_servers import RedisServer
 
 SAFE = RedisFacts("noeviction", True, "always", "master")
 SOUND = PostgresFacts(False, "on", "on", False)
@@ -110,16 +109,6 @@ def test_a_redis_of_every_kind(own_redis: Any, monkeypatch: pytest.MonkeyPatch) 
     own_redis.start("--rename-command", "CONFIG", "", "--rename-command", "INFO", "")
     assert redis_facts(parse_url(own_redis.url())) == RedisFacts()
     assert [one.level for one in environment.store()] == ["note", "note"]
-
-
-def test_a_replica_of_redis(own_redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    replica = RedisServer()
-    try:
-        replica.start("--replicaof", "127.0.0.1", str(own_redis.port))
-        monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", replica.url())
-        assert "it is a replica" in next(iter(environment.store())).says
-    finally:
-        replica.remove()
 
 
 def test_a_postgresql_of_every_kind(own_postgres: Any, monkeypatch: pytest.MonkeyPatch) -> None:

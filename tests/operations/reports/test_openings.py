@@ -111,28 +111,12 @@ def test_an_opening_that_no_call_ended_lasts_until_a_probe_might_have_been_made(
     assert figures(change(10, "forced_open", 2)) == (1, 90, True)
 
 
-def test_openings_by_hand_are_in_the_document_alone():
-    history = (change(10, "open", 2, 40), change(15, "closed", 3), change(50, "forced_open", 4, 60))
-    assert figures(*history, openings=1) == (2, 15, True)
-
-
 def test_what_the_document_no_longer_has_is_a_lower_bound():
     known = (change(60, "half_open", 31), change(70, "open", 32, 80))
     assert figures(*known) == (1, 10, False)
     assert figures(*known, openings=9) == (9, 10, False)
     # Before the first change that is known, the circuit may have been open.
     assert figures(change(70, "forced_open", 32, 80)) == (0, 10, False)
-
-
-def test_what_is_missing_outside_the_period_does_not_matter():
-    assert figures(change(-50, "closed", 9), change(30, "open", 10, 50)) == (1, 20, True)
-    later = (change(130, "open", 4, 150), change(160, "open", 5, 190))
-    assert figures(change(30, "open", 2, 50), change(40, "closed", 3), *later) == (1, 10, True)
-
-
-def test_a_circuit_that_was_forgotten_has_the_openings_of_its_events():
-    (circuit,) = circuits_of({NAME: 2}, [], 0, 100)
-    assert (circuit.openings, circuit.seconds_open, circuit.state, circuit.complete) == (2, 0, None, False)
 
 
 def test_those_in_trouble_first_and_the_quiet_ones_not_at_all():

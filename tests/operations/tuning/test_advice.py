@@ -76,14 +76,6 @@ def test_what_cannot_be_judged_has_a_reason() -> None:
     assert near["circuit"] == "0 outages ended in the record; 3 are needed"
 
 
-def test_tasks_behind_one_circuit_are_one_service() -> None:
-    circuit: dict[str, object] = {"circuit": {"name": "shared"}}
-    tasks = [RecordedTask(name, (run(1.0, ""), run(50.0, "")), circuit) for name in ("a", "b")]
-    report = advise(period_of(*tasks))
-    assert [one.task for one in report.not_judged] == ["a"] * 3 + ["b"] * 3 + ["every task"]
-    assert what_if(period_of(*tasks), "b", {"timeout": 3}).runs == 2
-
-
 def test_what_if_is_side_by_side() -> None:
     period, _ = live(TOO_LONG, 1)
     one = what_if(period, "ask", {"timeout": 3, "retry.attempts": 1})

@@ -107,24 +107,6 @@ class TestEvents:
 
 
 class TestRows:
-    def test_a_success_is_one_attempt(self) -> None:
-        runs, unknown = read(row())
-        (task, run) = runs["run-2"]
-        assert (task, run.weight, run.ended, unknown) == ("ask", 1.0, "succeeded", {})
-        assert [(a.succeeded, a.seconds) for a in run.attempts] == [(True, 2.0)]
-
-    @pytest.mark.parametrize(
-        ("changes", "ended"),
-        [
-            ({"state_type": "CRASHED", "state_name": "Crashed"}, "crashed"),
-            ({"state_type": "CANCELLED", "state_name": "Cancelled"}, "cancelled"),
-            ({"state_name": "Replayed"}, "other"),
-        ],
-    )
-    def test_other_ends_have_no_known_attempts(self, changes: dict[str, str], ended: str) -> None:
-        _, run = read(row(**changes))[0]["run-2"]
-        assert (run.ended, run.attempts) == (ended, ())
-
     @pytest.mark.parametrize(
         "changes",
         [
@@ -139,17 +121,6 @@ class TestRows:
         assert not runs
         assert "about 100% of the runs with retries or failures" in unknown["attempts"]
         assert read(row(**changes), troubled={"run-2": ("ask", None)}) == ({}, {})
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"end_time": None},
-            {"state_type": "RUNNING"},
-            {"name": "other-1a2", "task_key": "other-12345678"},
-        ],
-    )
-    def test_unfinished_runs_and_other_tasks_are_left_out(self, changes: dict[str, Any]) -> None:
-        assert read(row(**changes)) == ({}, {})
 
     def test_a_run_with_a_name_of_its_own_is_known_by_its_function(self) -> None:
         own = row(name="order 7", dynamic_key="7")

@@ -8,7 +8,7 @@ import pytest
 
 from prefect_resilience.operations.tuning.record import RecordedTask, policy_of, with_value
 from prefect_resilience.operations.tuning.service_calls import ServiceCalls, calls_of
-from prefect_resilience.operations.tuning.simulation import Figure, PeriodReplay
+from prefect_resilience.operations.tuning.simulation import PeriodReplay
 from tests.operations.tuning.planted import GUARDED, HOPELESS, NEVER_HELP, TOO_LONG
 from tests.operations.tuning.test_calls import run
 from tests.operations.tuning.worlds import BEGINS, TrueService, Truth, World, live, outages
@@ -82,30 +82,8 @@ def quiet(*runs: Any) -> ServiceCalls:
 ALWAYS = {"retry": {"attempts": 2, "backoff": {"kind": "constant", "initial": 1.0}}, "timeout": 5.0}
 
 
-def test_attempts_that_were_never_made_are_not_assumed_to_help() -> None:
-    runs = [run(100.0 * number, "server_error", "server_error") for number in range(0, 300, 10)]
-    service = quiet(*runs, *(run(100.0 * number + 50, "") for number in range(300)))
-    many = figures(service, with_value(ALWAYS, "retry.attempts", 9), until=1e5)
-    assert (many["failed"], many["recovered"]) == (30, 0)
-    assert many["calls"] == 300 + 9 * 30
-
-
-def test_retries_that_were_made_may_help_others() -> None:
-    runs = [run(100.0 * number, "server_error", "server_error") for number in range(0, 300, 10)]
-    lucky = [run(100.0 * number + 7, "server_error", "server_error", "") for number in range(0, 300, 10)]
-    service = quiet(*runs, *lucky, *(run(100.0 * number + 50, "") for number in range(300)))
-    assert figures(service, with_value(ALWAYS, "retry.attempts", 3), until=1e5)["recovered"] == 60
-
-
 def test_a_slow_success_is_as_slow_when_a_shorter_timeout_repeats_it() -> None:
     runs = [run(100.0 * number, "", seconds=4.0 if number % 10 == 0 else 0.1) for number in range(300)]
     short = figures(quiet(*runs), with_value(ALWAYS, "timeout", 2.0), until=1e5)
     assert (short["failed"], short["calls"]) == (30, 330)
     assert short["seconds"] == pytest.approx(27.0 + 30 * 5.0, rel=0.1)
-
-
-def test_figures_lie_in_the_part_in_which_the_run_began() -> None:
-    service = quiet(*(run(100.0 * number, "") for number in range(300)))
-    borders = np.array([0.0, 10_000.0, 20_000.0, 30_000.0])
-    sums = PeriodReplay(service, [policy_of(ALWAYS)], borders, 0, 0.5).run()
-    assert sums[0, :, Figure.RUNS].tolist() == [100.0, 100.0, 100.0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -137,28 +136,6 @@ def test_its_secrets_stay_out_of_the_log(plain: Any, name: str, run_log: Any):
     assert "abcdefghijk" not in line
 
 
-def test_a_slow_api_holds_nobody_up_for_long(
-    service: Any, reply: Any, monkeypatch: pytest.MonkeyPatch, until: Any
-):
-    monkeypatch.setattr(live, "PATIENCE", 0.3)
-    service.says(reply(500, delay=1.0))
-    guard = resilient_task(policy="slow", retry=ONCE)(instead).guard
-    said: list[Any] = []
-    log = type("Log", (), {"warning": lambda self, *words: said.append(words)})()
-    with temporary_settings({PREFECT_API_URL: f"{service.url}/api"}):
-        policy = live.policy_of(guard)
-        began = time.monotonic()
-        for _ in range(100):
-            answered = policy.refresh(time.monotonic())
-            if answered is not None:
-                answered.wait(live.PATIENCE)
-            assert policy.guard(guard, log) is guard
-        assert time.monotonic() - began < 20  # not the thirty seconds of a hundred waits
-        assert len(said) == 1
-        until(lambda: policy.answered is None, 60)
-        assert policy.guard(guard, log) is guard
-
-
 def test_while_the_api_is_away_what_it_said_last_holds(plain: Any, name: str, run_log: Any, until: Any):
     ResiliencePolicy(retry={"attempts": 3, "backoff": {"kind": "none"}}).save(name)
     failing = Failing(plain, retry=ONCE, policy=name)
@@ -171,30 +148,6 @@ def test_while_the_api_is_away_what_it_said_last_holds(plain: Any, name: str, ru
     assert policy.latest.policy is not None
     assert failing.run() == 3
     assert lines_in(run_log) == []
-
-
-def test_many_threads_ask_once(name: str, monkeypatch: pytest.MonkeyPatch):
-    ResiliencePolicy(retry={"attempts": 3}).save(name)
-    asked: list[str] = []
-    real = live.ask
-    monkeypatch.setattr(live, "ask", lambda name: asked.append(name) or real(name))
-    guard = resilient_task(policy=name, retry=ONCE)(instead).guard
-    policy = live.policy_of(guard)
-    found: list[int] = []
-
-    def look() -> None:
-        answered = policy.refresh(time.monotonic())
-        if answered is not None:
-            answered.wait(30)
-        found.append(policy.guard(guard, logging.getLogger()).retry.attempts)
-
-    threads = [threading.Thread(target=look) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert asked == [name]
-    assert found == [3] * 16
 
 
 def test_its_fallback_answers_and_its_timeout_holds(mode: Any, name: str, until: Any):
@@ -232,22 +185,3 @@ def test_generators_follow_it(mode: Any, name: str):
 
     assert mode.read(mode.stream(numbers, policy=name, retry=None)) == ([1], None)
     assert len(calls) == 3
-
-
-def test_with_options_it_can_be_given_and_taken_away(plain: Any, name: str):
-    ResiliencePolicy(retry={"attempts": 4, "backoff": {"kind": "none"}}).save(name)
-    failing = Failing(plain, retry=ONCE)
-    assert failing.run() == 2
-    own = failing.task
-    failing.task = own.with_options(policy=name)
-    assert failing.run() == 4
-    failing.task = failing.task.with_options(policy=None)
-    assert failing.run() == 2
-    assert failing.task.retries == own.retries
-
-
-def test_switched_off_nothing_is_asked(plain: Any, name: str, monkeypatch: pytest.MonkeyPatch):
-    failing = Failing(plain, retry=ONCE, policy=name)
-    monkeypatch.setenv("RESILIENCE_ENABLED", "false")
-    assert failing.run() == 1
-    assert live._policies == {}

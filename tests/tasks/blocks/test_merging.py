@@ -112,11 +112,6 @@ def _times_out() -> None:
     raise TimeoutError
 
 
-def test_it_may_name_another_circuit():
-    assert changed(guard(circuit="kg"), circuit="llm:{provider}").circuit.fields == ("provider",)
-    assert changed(guard(), circuit={"name": "kg", "open_for": 2}).circuit.policy.open_for == 2
-
-
 @pytest.mark.parametrize(
     ("options", "says", "sentence"),
     [

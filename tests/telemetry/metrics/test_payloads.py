@@ -65,12 +65,6 @@ def test_a_secret_at_the_cut_does_not_stay_in_half(at):
     assert "sk-ant-api03-a" not in json.dumps(made)
 
 
-def test_a_nest_without_end_is_cut():
-    nest: dict = {}
-    nest["again"] = nest
-    assert fit(nest)["truncated"] is True
-
-
 def test_what_no_database_takes_is_replaced():
     class Colour(str, Enum):  # noqa: UP042
         RED = "red"
