@@ -12,7 +12,7 @@ URL = os.environ.get("RECEIVER", "")
 HOOKS = {"request": [send_idempotency_key]}
 
 
-def ask(key: str) -> Done[str] | NotDone:
+def ask(key: str) -> Done | NotDone:
     taken = httpx.get(f"{URL}/{key}").json()["taken"]
     return Done(key) if taken else NotDone()
 
