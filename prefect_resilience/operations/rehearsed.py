@@ -57,7 +57,7 @@ LOOK_UPS = frozenset(
     {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo"}
 )
 OURS = os.path.dirname(prefect_resilience.__file__)
-WAITING = ("threading.py", "queue.py", "_base.py", "selectors.py", "rehearsed.py")
+WAITING = ("threading.py", "queue.py", "_base.py", "selectors.py")
 """Files of threads that wait for other threads, and not for a receiver."""
 
 
@@ -200,11 +200,15 @@ def _frames_of(step: Any) -> Iterator[FrameType]:
 
 def _place_of(ident: str, stack: list[FrameType]) -> Iterator[tuple[str, str, str]]:
     own = [frame for frame in stack if _is_users(frame.f_code.co_filename)]
-    if own and own[-1] is not stack[-1] and not stack[-1].f_code.co_filename.endswith(WAITING):
-        in_task = [n for n, frame in enumerate(stack) if "prefect/task_engine" in frame.f_code.co_filename]
-        inside = [frame for frame in stack[in_task[-1] :] if frame in own] if in_task else own
-        name = (inside or own)[0].f_code.co_name
-        yield ident, name, f"{os.path.relpath(own[-1].f_code.co_filename)}:{own[-1].f_lineno}"
+    if not own or own[-1] is stack[-1]:
+        return
+    innermost = stack[-1].f_code.co_filename
+    if innermost.startswith(OURS) or innermost.endswith(WAITING):
+        return  # it waits for another thread, as a guard for its call
+    in_task = [n for n, frame in enumerate(stack) if "prefect/task_engine" in frame.f_code.co_filename]
+    inside = [frame for frame in stack[in_task[-1] :] if frame in own] if in_task else own
+    name = (inside or own)[0].f_code.co_name
+    yield ident, name, f"{os.path.relpath(own[-1].f_code.co_filename)}:{own[-1].f_lineno}"
 
 
 def _is_users(file: str) -> bool:
