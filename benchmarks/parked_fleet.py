@@ -3,6 +3,7 @@
     python -m benchmarks.parked_fleet --runs 20 --down 120
     python -m benchmarks.parked_fleet --runs 20 --down 120 --plain        Prefect's own retries, beside it
     python -m benchmarks.parked_fleet --runs 20 --down 120 --kill         the server and the worker are killed
+    python -m benchmarks.parked_fleet --runs 20 --down 120 --retry-after  the service says when it is back
 
 Starts a Prefect server, a process worker and a service on the loopback. The service answers 503 while it is
 down. Each flow calls it in three tasks; the second one is an external effect. With --kill, the server and the
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +76,13 @@ class Shop(ScriptedService):
 
     def __init__(self) -> None:
         self.back_at, self.taken, self.asked = 0.0, Counter[str](), list[float]()
+        self.says_when = False
         super().__init__()
 
     def answer(self, request: ReceivedRequest) -> Reply:
         self.asked.append(time.time())
-        if time.time() < self.back_at:
-            return Reply(503)
+        if (wait := self.back_at - time.time()) > 0:
+            return Reply(503, headers={"Retry-After": str(ceil(wait))} if self.says_when else {})
         self.taken[request.body.decode()] += 1
         time.sleep(0.2)
         return Reply(body={"taken": True})
@@ -91,11 +94,12 @@ def processes_of(worker: int) -> int:
     return sum(line.split()[0] == str(worker) for line in listed.splitlines()[1:])
 
 
-def measure(runs: int, down: float, flow_name: str, open_for: str, kill: bool) -> dict[str, Any]:
+def measure(asked: argparse.Namespace) -> dict[str, Any]:
     """Start the flows while the service is down, and wait for their ends."""
     folder = Path(tempfile.mkdtemp(prefix="parked-"))
     (folder / "program.py").write_text(PROGRAM)
     with Shop() as shop:
+        shop.says_when = asked.retry_after
         environment = {
             **os.environ,
             "PREFECT_API_URL": start_server(folder, os.getpid()),
@@ -105,17 +109,17 @@ def measure(runs: int, down: float, flow_name: str, open_for: str, kill: bool) -
             "PREFECT_LOGGING_LEVEL": "ERROR",
             "PYTHONPATH": str(ROOT),
             "SHOP": shop.url,
-            "OPEN_FOR": open_for,
-            "RETRIES": str(int(down / 10) + 6),
+            "OPEN_FOR": asked.open_for,
+            "RETRIES": str(int(asked.down / 10) + 6),
         }
         os.environ.update(environment)
         try:
-            return _measure(runs, down, flow_name, folder, shop, kill)
+            return _measure(asked, folder, shop)
         finally:
             end_server(folder)
 
 
-def _measure(runs: int, down: float, flow_name: str, folder: Path, shop: Shop, kill: bool) -> dict[str, Any]:
+def _measure(asked: argparse.Namespace, folder: Path, shop: Shop) -> dict[str, Any]:
     from prefect import flow
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
@@ -126,14 +130,14 @@ def _measure(runs: int, down: float, flow_name: str, folder: Path, shop: Shop, k
         get_client(sync_client=True) as client,
     ):
         client.create_work_pool(WorkPoolCreate(name="fleet", type="process"))
-        source: Any = flow.from_source(str(folder), f"program.py:{flow_name}")
+        source: Any = flow.from_source(str(folder), f"program.py:{'plain' if asked.plain else 'shop'}")
         deployment = source.deploy(
             name="d", work_pool_name="fleet", print_next_steps=False, ignore_warnings=True
         )
         wave = Wave(client, deployment, folder)
         try:
-            usual = wave.run(runs, shop, 0.0, "usual")
-            outage = wave.run(runs, shop, down, "outage", kill)
+            usual = wave.run(asked.runs, shop, 0.0, "usual")
+            outage = wave.run(asked.runs, shop, asked.down, "outage", asked.kill)
         finally:
             wave.worker.terminate()
             wave.worker.wait()
@@ -190,7 +194,8 @@ class Wave:
         return {
             "states": dict(states),
             "seconds after its return": round(ended - back, 1),
-            "seconds after the first request that it answered": round(ended - probe, 1),
+            "seconds from its return to the first request": round(probe - back, 1),
+            "seconds from that request to the last end": round(ended - probe, 1),
             "processes held, mean of the second half": _mean([processes for processes, _ in quiet]),
             "slots held, mean of the second half": _mean([slots for _, slots in quiet]),
             "processes held, most of the second half": max((processes for processes, _ in quiet), default=0),
@@ -221,8 +226,9 @@ def main() -> None:
     parser.add_argument("--open-for", default="30s")
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--kill", action="store_true")
+    parser.add_argument("--retry-after", action="store_true")
     asked = parser.parse_args()
-    report = measure(asked.runs, asked.down, "plain" if asked.plain else "shop", asked.open_for, asked.kill)
+    report = measure(asked)
     for wave in ("usual", "outage"):
         print(wave)
         for name, value in report[wave].items():

@@ -24,7 +24,6 @@ from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience.base.process import at_exit, per_process, start_thread
 from prefect_resilience.base.text import plural, utc_text
-from prefect_resilience.durable.batches.edge.parking import follow
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.guards.circuits.breaker import get_circuits
@@ -180,6 +179,8 @@ class CircuitsTableWriter:
             self._thread.join(AT_THE_END)
 
     def _write(self, wait: float) -> None:
+        from prefect_resilience.durable.batches.edge.parking import follow  # few processes need it
+
         self._leaving.wait(wait)
         with self._lock:
             # This table may miss any change from here on.

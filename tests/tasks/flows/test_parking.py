@@ -38,6 +38,7 @@ from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge import parking as parked_runs
 from prefect_resilience.durable.batches.edge.parking import (
     TURN,
+    begin_pass,
     follow,
     keep,
     list_parked,
@@ -53,7 +54,7 @@ from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.guards.retries.policy import Verdict
 from prefect_resilience.operations import crash_silent_runs
-from prefect_resilience.tasks.edge import long_waits
+from prefect_resilience.tasks.edge import artifacts, long_waits
 from prefect_resilience.tasks.edge.long_waits import (
     Opening,
     Parking,
@@ -61,6 +62,7 @@ from prefect_resilience.tasks.edge.long_waits import (
     opening_of,
     tasks_that_run_again,
 )
+from tests.prefect_runs import until
 
 PARK = Retry(park_after="1m")
 REJECTED = OrchestrationResult(
@@ -349,10 +351,10 @@ class Line:
     def shown(self) -> dict[str, int]:
         """When each goes on, as the store and the API say it."""
         rows = {run: round(run.until - self.now) for run in list_parked() if run.flow == "in line"}
-        for run, until in rows.items():
+        for run, due in rows.items():
             at = self.client.read_flow_run(UUID(run.flow_run_id)).state.state_details.scheduled_time
-            assert at is None or round(at.timestamp() - self.now) == until
-        return {run.name: until for run, until in rows.items()}
+            assert at is None or round(at.timestamp() - self.now) == due
+        return {run.name: due for run, due in rows.items()}
 
 
 @pytest.fixture
@@ -402,6 +404,24 @@ def test_runs_follow_when_their_circuit_has_closed(line):
     }
     assert 2 <= first < 30
     assert follow() == 0, "each only once"
+
+
+@pytest.mark.api
+@pytest.mark.parametrize("seen_by", ["the run whose call closed it", "the next run", "the operation"])
+def test_a_closed_circuit_is_seen(line, monkeypatch, seen_by):
+    monkeypatch.setattr(artifacts, "EVERY", 0.1)
+    line.circuit.force_open("maintenance", until="10ms")
+    line.put("first", 600)
+    second = line.put("second", 700)
+    time.sleep(0.05)
+    line.circuit.call(int) if "call" not in seen_by else flow(lambda: line.circuit.call(int))()
+    if seen_by == "the next run":
+        begin_pass(second)
+    elif seen_by == "the operation":
+        assert [*mend_parked(dry_run=True)] == []
+        assert line.shown()["first"] == 600
+        assert [*mend_parked()] == []
+    assert until(lambda: line.shown()["first"] < 100)
 
 
 @pytest.mark.api

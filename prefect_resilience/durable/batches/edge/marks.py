@@ -142,11 +142,15 @@ def pages(read: Callable[..., list[T]], most: int = sys.maxsize) -> Iterator[T]:
 
 @contextmanager
 def asking(
-    failure: Callable[[str], Exception], what: str, passing: tuple[type[Exception], ...] = ()
+    failure: Callable[[str], Exception],
+    what: str,
+    passing: tuple[type[Exception], ...] = (),
+    own: bool = False,
 ) -> Generator[SyncPrefectClient, None, None]:
-    """A client of the Prefect API. Its errors become a `failure` that begins with `what`."""
+    """A client of the Prefect API. Its errors become a `failure` that begins with `what`. `own`: not the
+    client of the current run, which is closed at the end of that run."""
     try:
-        with get_client(sync_client=True) as client:
+        with get_client(sync_client=True, httpx_settings={} if own else None) as client:
             yield client
     except passing:
         raise

@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.objects import State
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Scheduled
@@ -44,10 +44,10 @@ APART, TURN = 2.0, 30.0
 While it is not closed, TURN lies between two probes."""
 TAKEN = 15.0
 """Seconds before the time of a run from which on a worker may have taken it."""
-LATE = timedelta(minutes=2)
-"""How late a parked run must be before it counts as stranded."""
+LATE = 120.0
+"""How many seconds late a parked run must be before it counts as stranded."""
 
-_asking_api = partial(asking, ApiUnavailable, "the Prefect API is unavailable", (ObjectNotFound,))
+_asking_api = partial(asking, ApiUnavailable, "the Prefect API is unavailable", (ObjectNotFound,), own=True)
 
 
 def read_parked(flow_run_id: str, store: Store | str | None = None) -> ParkedRun | None:
@@ -113,20 +113,18 @@ def wake(run: ParkedRun, by: str, *, after: float = 0.0, store: Store | str | No
 def move(run: ParkedRun, until: float, why: str, store: Store | str | None = None) -> ParkedRun | str:
     """Change when a parked run goes on; or why that is not possible. Claimed in the store."""
     moved = run.model_copy(update={"until": until})
+    before, after = run.model_dump(mode="json"), moved.model_dump(mode="json")
     with _asking_api() as client:
-        flow_run = _read(client, run)
-        if flow_run is None or not is_parked(flow_run):
-            state = None if flow_run is None else flow_run.state
+        state = _state_of(client, run)
+        if state is None or not is_parked(state):
             return f"it is {'gone' if state is None else state.name}, not {PARKED}"
         if run.until < time.time() + TAKEN or until == run.until:
             return f"it goes on at {utc_text(run.until)}"
-
-        def take(stored: Any) -> Any:
-            return moved.model_dump(mode="json") if ParkedRun.model_validate(stored) == run else None
-
-        if change(open_ledger(store).store, key_of(run.flow_run_id), take, is_open=bool) is None:
+        document, key = open_ledger(store).store, key_of(run.flow_run_id)
+        if change(document, key, lambda stored: after if stored == before else None, is_open=bool) is None:
             return "another process wakes it"
-        return _schedule(client, flow_run.id, until, f"{why}. {message_of(moved)}") or moved
+        answer = _schedule(client, moved, f"{why}. {message_of(moved)}")
+        return answer if isinstance(answer, str) else moved
 
 
 def keep(run: ParkedRun, store: Store | str | None = None) -> None:
@@ -164,21 +162,18 @@ def park(run: ParkedRun) -> State[Any] | str:
         # The id of the process would keep a cancelled run in Cancelling; the client leaves out a None.
         body = {"empirical_policy": policy, "infrastructure_pid": None}
         client.request("PATCH", "/flow_runs/{id}", path_params={"id": run_id}, json=body).raise_for_status()
-        refusal = _schedule(client, run_id, run.until, message_of(run))
-        if refusal is not None:
-            return refusal
-        state = client.read_flow_run(run_id).state
-    assert state is not None
-    emit("run.parked", "run", run.name, _payload_of(run))
+        state = _schedule(client, run, message_of(run))
+    if not isinstance(state, str):
+        emit("run.parked", "run", run.name, _payload_of(run))
     return state
 
 
-def _schedule(client: SyncPrefectClient, run_id: UUID, at: float, message: str) -> str | None:
-    moment = datetime.fromtimestamp(at, UTC)
+def _schedule(client: SyncPrefectClient, run: ParkedRun, message: str) -> State[Any] | str:
+    moment = datetime.fromtimestamp(run.until, UTC)
     state = Scheduled(name=PARKED, scheduled_time=moment, message=redact(message))
-    answer = client.set_flow_run_state(run_id, state)
-    if answer.status is SetStateStatus.ACCEPT:
-        return None
+    answer = client.set_flow_run_state(UUID(run.flow_run_id), state)
+    if answer.status is SetStateStatus.ACCEPT and answer.state is not None:
+        return answer.state
     return redact(str(getattr(answer.details, "reason", None) or f"the API answered {answer.status.value}"))
 
 
@@ -187,19 +182,23 @@ def _payload_of(run: ParkedRun) -> dict[str, Any]:
     return run.model_dump(mode="json", include={*names})
 
 
-def _read(client: SyncPrefectClient, run: ParkedRun) -> FlowRun | None:
+def _state_of(client: SyncPrefectClient, run: ParkedRun) -> State[Any] | None:
     with suppress(ObjectNotFound):
-        return client.read_flow_run(UUID(run.flow_run_id))
+        return client.read_flow_run(UUID(run.flow_run_id)).state
     return None
 
 
-def is_parked(run: FlowRun) -> bool:
-    """Whether a flow run is parked."""
-    return run.state is not None and run.state.is_scheduled() and run.state.name == PARKED
+def is_parked(state: State[Any]) -> bool:
+    """Whether this is the state of a parked flow run."""
+    return state.is_scheduled() and state.name == PARKED
 
 
-def _was_killed(run: ParkedRun, crash: State[Any]) -> bool:
-    return run.state == "parking" or crash.timestamp.timestamp() < run.until
+def _trouble_of(run: ParkedRun, state: State[Any] | None) -> str | None:
+    if state is not None and is_parked(state) and run.until < time.time() - LATE:
+        return f"it is Parked, and should have gone on at {utc_text(run.until)}"
+    was_parking = run.state == "parking" or (state is not None and state.timestamp.timestamp() < run.until)
+    is_killed = state is not None and state.is_crashed() and was_parking
+    return "its process was killed while it parked" if is_killed else None
 
 
 def mend_parked(
@@ -214,22 +213,15 @@ def mend_parked(
         follow(store)
     for run in list_parked(store):
         with _asking_api() as client:
-            flow_run = _read(client, run)
-            state = None if flow_run is None else flow_run.state
-            late = run.until < time.time() - LATE.total_seconds()
-            if state is not None and flow_run is not None and is_parked(flow_run):
-                trouble = f"it is Parked, and should have gone on at {utc_text(run.until)}" if late else None
-            elif state is not None and state.is_crashed() and _was_killed(run, state):
-                trouble = "its process was killed while it parked"
-            else:
-                trouble = None
+            state = _state_of(client, run)
+            trouble = _trouble_of(run, state)
             if trouble is None:
                 if state is None or state.is_final():
                     keep(run.model_copy(update={"state": "running"}), store)
                 continue
             yield run, trouble
             if not dry_run:
-                at = max(run.until, time.time())
-                _schedule(client, UUID(run.flow_run_id), at, f"Found: {trouble}. {message_of(run)}")
-                keep(run.model_copy(update={"state": "parked", "until": at}), store)
+                later = run.model_copy(update={"state": "parked", "until": max(run.until, time.time())})
+                _schedule(client, later, f"Found: {trouble}. {message_of(run)}")
+                keep(later, store)
                 emit("run.stranded", "run", run.name, {**_payload_of(run), "trouble": trouble})
