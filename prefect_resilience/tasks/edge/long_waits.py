@@ -29,7 +29,6 @@ from prefect.tasks import Task
 from prefect_resilience.base.deadlines import CallDeadline
 from prefect_resilience.base.process import setting
 from prefect_resilience.base.text import utc_text
-from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.parked import LEAD, PARKED, ParkedRun, message_of
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.context import ErrorContext, attached_context
@@ -175,6 +174,7 @@ def begin_parking(policy: Retry | None, context: FlowRunContext, fn: Callable[..
 
 def note_return(run: FlowRun) -> ParkedRun | None:
     """A pass of the run begins: what the store keeps of its parking. May block."""
+    from prefect_resilience.durable.batches.decisions import ApiUnavailable
     from prefect_resilience.durable.batches.edge import parking
 
     log, earlier = flow_run_logger(flow_run=run), None
@@ -243,6 +243,7 @@ def _ends_the_function(error: BaseException) -> bool:
 
 def park_run(parking: Parking, context: FlowRunContext) -> State[Any] | None:
     """Set the run to Parked; None if the API rejected that, as for a cancelled run."""
+    from prefect_resilience.durable.batches.decisions import ApiUnavailable
     from prefect_resilience.durable.batches.edge import parking as parked_runs
 
     run, earlier = context.flow_run, parking.earlier
