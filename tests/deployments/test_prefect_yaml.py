@@ -19,7 +19,7 @@ from prefect.flows import load_flow_from_entrypoint
 from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience.operations.installation import install, uninstall
-from prefect_resilience.operations.installation.catalog import POOL, operational_flows
+from prefect_resilience.operations.installation.catalog import POOL, SCHEDULES, operational_flows
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,7 @@ def test_every_operational_flow_is_in_it_as_it_is_installed():
         one["entrypoint"]: [each["cron"] for each in one.get("schedules", [])] for one in operations()
     }
     assert schedules == {
-        operation.entrypoint: [operation.schedule] if operation.schedule else []
+        operation.entrypoint: [SCHEDULES[operation.name]] if operation.name in SCHEDULES else []
         for operation in operational_flows()
     }
     assert all(one["work_pool"] == {"name": POOL} for one in operations())
@@ -67,7 +67,7 @@ def test_every_example_is_in_it(monkeypatch: pytest.MonkeyPatch):
     for one in examples:
         flow = load_flow_from_entrypoint(one["entrypoint"], use_placeholder_flow=False)
         flow.validate_parameters({**one.get("parameters", {})}) if flow.should_validate_parameters else None
-        # What is scheduled needs its services: somebody switches it on.
+        # What is scheduled needs its services, so a person switches it on.
         assert not any(schedule["active"] for schedule in one.get("schedules", []))
 
 
