@@ -279,7 +279,7 @@ def handle_failure(
     clean = scrub_exception(error)
     context, verdict = yield from judge_attempt(guard, run, began, clean, claim)
     if verdict.retry:
-        if not (yield from run.parks(context, verdict)):
+        if run.parking is None or not (yield from run.parks(context, verdict)):
             report_retry(run, context, verdict)
         return clean
     may_repeat = claim is None or not claim.bars_fallbacks
@@ -303,7 +303,8 @@ def handle_failure(
     steps = guard.fallbacks if claim is None or not claim.bars_fallbacks else despite_doubt(guard.fallbacks)
     chain = Chain(steps, guard.fn, guard.isasync)
     answer = (yield from chain.answer(run.parameters, context, run, clean)) if steps else None
-    if answer is None and doubt is None and (yield from run.parks(context, verdict)):
+    may_park = run.parking is not None and answer is None and doubt is None
+    if may_park and (yield from run.parks(context, verdict)):
         return clean
     run.close_record()
     if (budget := guard.error_budget) is not None:

@@ -115,6 +115,8 @@ class RunContext(Memory, EffectSurroundings, Protocol):
     """The deadline around a task run that another process submitted."""
     span: Any
     """The OpenTelemetry span of the call, if it is recorded; None in a task run, where Prefect has it."""
+    parking: Any
+    """The long waits of the flow run around the call; None if it does not park."""
 
     def record_so_far(self) -> RunRecord | None:
         """The record of this run, or None before its first failure."""
@@ -135,7 +137,7 @@ class RunContext(Memory, EffectSurroundings, Protocol):
 
     def parks(self, context: ErrorContext, verdict: Verdict) -> Steps[bool]:
         """Whether the run around the call parks after this failure: nothing is reported, and no attempt
-        follows in this pass."""
+        follows in this pass. Only asked with `parking`."""
         return False
         yield  # makes it a generator
 

@@ -19,19 +19,19 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 40813,
-    "files": 293,
+    "lines of code": 41024,
+    "files": 295,
     "longest file, lines": 397,
     "arrows between rooms": 45,
     "arrows upward": 0,
     "arrows that only late imports make": 0,
     "contracts, lines": 46,
     "files named in contracts": 0,
-    "pyproject.toml, lines": 200,
+    "pyproject.toml, lines": 193,
     "class names that stand twice": 0,
-    "files with stubs": 297,
+    "files with stubs": 299,
     "tests, lines of code": 61859,
-    "functions named by a participle, %": 2.8,
+    "functions named by a participle, %": 2.5,
     "assignments to vague names, %": 0.1,
     "file names that stand twice": 5,
 }

@@ -109,6 +109,7 @@ class ReportingRun(RunContext):
     carried: Carried | None
     """The notes of the child process that makes the call."""
     span: Any = None
+    parking: Any = None
     emit: ClassVar[staticmethod[..., None]]
     """Sends an event of a decision, or only counts it."""
 

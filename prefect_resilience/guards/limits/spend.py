@@ -115,7 +115,7 @@ class Spending(TypedDict):
 class Purse(Share):
     """The money that calls of this process have reserved and spent under one document."""
 
-    keeps = 30 * 86_400.0
+    keeps: ClassVar[float] = 30 * 86_400.0
 
     def __init__(self, key: str, fresh: Spending) -> None:
         super().__init__(key, fresh)

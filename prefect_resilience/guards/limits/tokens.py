@@ -103,7 +103,8 @@ LOOK_SECONDS = 0.05
 class Account(Share):
     """The tokens of one limit that this process holds."""
 
-    keeps = 7 * 86_400.0
+    keeps: ClassVar[float] = 7 * 86_400.0
+    document: TokenBucket
 
     def __init__(self, key: str, fresh: TokenBucket) -> None:
         super().__init__(key, fresh)

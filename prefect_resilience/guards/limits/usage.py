@@ -10,7 +10,7 @@ import json
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, ClassVar, NamedTuple, Self, cast
 from urllib.parse import quote
 
@@ -218,9 +218,11 @@ class Share:
     """Seconds for which the store keeps the document without a change."""
 
     def __init__(self, key: str, fresh: Any) -> None:
-        self.key = key
+        self.key: str = key
         self.document: Any = fresh
-        self.lock = threading.RLock()  # re-entrant: the garbage collector may end a stream at any time
+        self.lock: AbstractContextManager[Any] = (
+            threading.RLock()
+        )  # re-entrant: the garbage collector may end a stream at any time
 
     @classmethod
     def of(cls, key: str, fresh: Any) -> Self:

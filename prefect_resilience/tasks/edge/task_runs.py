@@ -94,8 +94,6 @@ class TaskSurroundings(ReportingRun):
     task_run: TaskRun
     carried: Carried | None = None
     may_go_on: bool = False
-    parking: long_waits.Parking | None = None
-    """The long waits of the flow run around the call; None if it does not park."""
     wait: long_waits.LongWait | None = None
     """The wait for which the flow run parks."""
     emit: ClassVar[staticmethod[..., None]] = staticmethod(emit)
@@ -156,7 +154,7 @@ class TaskSurroundings(ReportingRun):
             return False
 
     def parks(self, context: ErrorContext, verdict: Verdict) -> Steps[bool]:
-        if self.parking is None or self.task.isgenerator:  # a generator has given chunks away
+        if self.task.isgenerator:  # it has given chunks away
             return False
         opening, circuit = None, self.guard.circuit
         if circuit is not None and context.retryable and not verdict.retry:
