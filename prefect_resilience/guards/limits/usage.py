@@ -220,9 +220,8 @@ class Share:
     def __init__(self, key: str, fresh: Any) -> None:
         self.key: str = key
         self.document: Any = fresh
-        self.lock: AbstractContextManager[Any] = (
-            threading.RLock()
-        )  # re-entrant: the garbage collector may end a stream at any time
+        # Re-entrant: the garbage collector may end a stream at any time.
+        self.lock: AbstractContextManager[Any] = threading.RLock()
 
     @classmethod
     def of(cls, key: str, fresh: Any) -> Self:
