@@ -98,7 +98,7 @@ def test_an_argument_without_a_value_is_one_sentence():
     with pytest.raises(
         ConfigurationError,
         match=r"its parameter 'client' is a object, which has no value that can be compared; write a key "
-        r'with the others, such as Effect\(key="shop.send:{id}"\)',
+        r'with the others, such as key="shop.send:{id}"',
     ):
         key(Effect(), {"client": object()})
     assert key(Effect(key="k:{n}"), {"client": object(), "n": 1}) == "k:1"

@@ -47,7 +47,10 @@ def test_a_parent_asks_the_failed_step_again_with_a_changed_request():
     request = subtask_request(caught.value)
     assert (request.name, request.kind) == ("draft", "step")
     assert request.replace(words=20).call() == {"words": 20}
-    with pytest.raises(ConfigurationError, match="cannot change 'word', which is not a parameter of 'draft'; did you mean 'words'"):
+    with pytest.raises(
+        ConfigurationError,
+        match="cannot change 'word', which is not a parameter of 'draft'; did you mean 'words'",
+    ):
         request.replace(word=20)
 
 

@@ -27,7 +27,7 @@ def parked(name: str, **more: Any) -> ParkedRun:
         "why": "ask: 503 unavailable",
         "parks": 1,
     }
-    times = {"until": NOW + 3_600, "at": NOW - 60, "since": NOW - 60, "state": "parked"}
+    times = {"until": NOW + 86_400, "at": NOW - 60, "since": NOW - 60, "state": "parked"}
     return ParkedRun.model_validate({**facts, **times, **more})
 
 
@@ -35,7 +35,7 @@ def test_parked_runs_are_listed_from_the_store_alone(cli: Any) -> None:
     assert cli("runs", "parked").out == "No flow run is parked.\n"
     assert cli("runs", "list").out == "No flow run runs or is parked.\n"
     keep(parked("tidy-newt", circuit="shop"))
-    keep(parked("grown-owl", until=NOW + 60))
+    keep(parked("grown-owl", until=NOW + 3_600))
     keep(parked("woken-elk", state="running"))
     owl, newt = cli("runs", "parked", "--json").json
     assert (owl["name"], owl["circuit"], newt["name"], newt["circuit"]) == (
@@ -44,7 +44,7 @@ def test_parked_runs_are_listed_from_the_store_alone(cli: Any) -> None:
         "tidy-newt",
         "shop",
     )
-    assert (newt["state"], newt["until"], newt["why"]) == ("parked", NOW + 3_600, "ask: 503 unavailable")
+    assert (newt["state"], newt["until"], newt["why"]) == ("parked", NOW + 86_400, "ask: 503 unavailable")
     assert cli("runs", "list", "--json").json == [owl, newt]
     shown = cli("runs", "list", "--limit", "1").out
     assert shown.endswith("2 flow runs (the first 1 are shown)\n")
@@ -75,7 +75,7 @@ def test_runs_are_listed_with_their_heartbeats_and_parked_ones_woken(cli: Any, p
             parked(name, flow_run_id=start(), **more)
             for name, more in (
                 ("first", {"circuit": "shop"}),
-                ("second", {"circuit": "shop", "not_before": NOW + 600}),
+                ("second", {"circuit": "shop", "not_before": NOW + 86_400}),
                 ("third", {}),
             )
         ]
