@@ -1,7 +1,5 @@
 """Every spelling of a guarded call: it holds the guard while it runs, and tells it how it ended."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, ClassVar, Self

@@ -1,7 +1,5 @@
 """What let a call in is left again, also when one of them fails at it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """No public name without a docstring, an example that is run, and a place in the reference."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """A class in a policy means that class wherever it is: the error, a member of a group, or a cause."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC
 

@@ -1,7 +1,5 @@
 """The agent's example, and a team lead who rejects every draft."""
 
-from __future__ import annotations
-
 import pytest
 
 from flows.agent.__main__ import main

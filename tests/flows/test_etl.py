@@ -1,7 +1,5 @@
 """The ETL example: into SQLite as its README says, and into a real PostgreSQL."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import create_engine, text
 

@@ -1,7 +1,5 @@
 """The nightly operation after a bad day, with a real process that is killed and recovered."""
 
-from __future__ import annotations
-
 import pytest
 
 from flows.nightly.__main__ import main

@@ -1,7 +1,5 @@
 """The complete examples are projects of their own: a README, public names only, deployments that load."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The frame of the project: what a fresh clone promises, and the rules that no other tool checks."""
+"""The frame of the project: its rules, the limits of its size, and its public names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL
 
 from tests.docs.pages import SUBMODULES
+from tests.project import api, house, names
 
 pytestmark = pytest.mark.docs
 
@@ -178,3 +180,121 @@ def test_examples_use_the_public_api_alone(path: Path) -> None:
     assert ours <= {f"prefect_resilience.{name}" for name in SUBMODULES}
     foreign = {name.partition(".")[0] for name in imports_of(path)} - set(sys.stdlib_module_names)
     assert foreign <= PUBLIC_FOR_FLOWS
+
+
+def test_the_limits_hold() -> None:
+    assert ["\n".join([str(one), *one.counted]) for one in house.figures() if not one.holds] == []
+
+
+def test_every_limit_belongs_to_a_figure() -> None:
+    assert house.LIMITS.keys() <= {figure.name for figure in house.figures()}
+
+
+def test_code_is_counted_without_blanks_comments_and_docstrings(tmp_path: Path) -> None:
+    text = (
+        '"""Module.\n\nMore.\n"""\n\n# comment\nA = """one\ntwo"""\n'
+        '\n\ndef f():\n    """Doc."""\n    return A  # why\n'
+    )
+    file = tmp_path / "file.py"
+    file.write_text(text)
+    assert house.code_lines(file) == 4
+
+
+def test_imports_for_types_are_no_arrows_and_those_in_functions_are_late() -> None:
+    text = (
+        "import a.b\nif TYPE_CHECKING:\n    import types_only\n"
+        "class C:\n    def f(self):\n        from d import e\n"
+    )
+    assert list(house.imports(ast.parse(text))) == [("a.b", False), ("d.e", True)]
+
+
+def test_a_room_is_a_folder_of_the_package() -> None:
+    assert house.room_of("prefect_resilience.guards.retries.policy") == "guards"
+    assert house.room_of("prefect_resilience.guards") == "guards"
+    assert [
+        house.room_of(name) for name in ("prefect_resilience.blocks", "prefect_resilience", "guards")
+    ] == [None] * 3
+
+
+def test_names_are_counted_as_they_begin() -> None:
+    tree = ast.parse(
+        "def told(): ...\ndef _closed_twice(): ...\ndef feed(): ...\ndef __made__(): ...\ndef tell(): ...\n"
+        "class C:\n    @property\n    def found(self):\n        one, two = 1, 2\n        self.kept = one\n"
+    )
+    assert names.participles({Path("a.py"): tree}) == (50.0, ["a: told", "a: _closed_twice"])
+    assert names.vague_locals({Path("a.py"): tree}) == (50.0, ["a: one"])
+
+
+def test_files_of_one_name_are_counted_with_their_folders() -> None:
+    paths = [Path(place) for place in ("a/rows.py", "b/rows.py", "a/model.py", "b/model.py", "b/other.py")]
+    assert names.files_twice(paths) == ["rows.py: a, b"]
+
+
+@pytest.mark.api
+@pytest.mark.slow
+def test_the_road_of_a_failure_is_as_short_as_its_limit() -> None:
+    command = [sys.executable, "-m", "tests.project.failure_road"]
+    environment = {**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+OLD = """# module prefect_resilience
+class Retry(Policy):
+    def __init__(self, *, attempts: int = 3, budget: RetryBudget | None = None): ...
+    def decide(self, error: ErrorInfo, attempt: int, *, elapsed: float = 0.0) -> Verdict: ...
+
+def redact(text: str) -> str: ...
+LIMIT: int = 3
+# module prefect_resilience.testing
+def no_wait() -> None: ...
+"""
+
+
+def test_the_api_is_the_one_that_was_written_down() -> None:
+    # In a process of its own: a test that provokes a RecursionError can leave Python's parser in a bad state.
+    command = [sys.executable, "-c", "from tests.project import api; print(api.current(), end='')"]
+    new = subprocess.run(command, cwd=api.ROOT, capture_output=True, text=True, check=True).stdout
+    old = api.SNAPSHOT.read_text()
+    assert api.unnamed(api.breaking(old, new)) == {}, "breaks callers: CHANGELOG.md must name it"
+    assert old == new, "the API has changed: python -m tests.project.api --write"
+
+
+def test_every_public_module_and_name_stands_in_it() -> None:
+    written = api.modules_of(api.SNAPSHOT.read_text())
+    assert set(written) == set(api.MODULES)
+    assert {"Retry", "CircuitBreaker", "resilient_task", "run_plan"} <= set(written[api.PACKAGE].members)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "broken"),
+    [
+        ("attempt: int, *", "attempt: int, retries: int, *", {"Retry.decide"}),
+        ("elapsed: float = 0.0", "elapsed: float = 1.0", {"Retry.decide"}),
+        ("elapsed: float = 0.0", "elapsed: float = 0.0, random: float = 0.5", set[str]()),
+        ("attempts: int = 3", "attempts: int", {"Retry.__init__"}),
+        (", budget: RetryBudget | None = None", "", {"Retry.__init__"}),
+        ("def redact(text: str) -> str: ...\n", "", {"redact"}),
+        ("def redact", "def redacted", {"redact"}),
+        ("LIMIT: int = 3", "", {"LIMIT"}),
+        ("def no_wait() -> None: ...", "def no_wait(really: bool) -> None: ...", {"no_wait"}),
+        (
+            "# module prefect_resilience.testing",
+            "# module prefect_resilience.tests",
+            {"prefect_resilience.testing"},
+        ),
+        ("def redact", "def also() -> None: ...\n\ndef redact", set[str]()),
+    ],
+)
+def test_what_breaks_a_caller_is_found(was: str, now: str, broken: set[str]) -> None:
+    assert was in OLD
+    assert set(api.breaking(OLD, OLD.replace(was, now))) == broken
+
+
+def test_the_changelog_excuses_what_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = {"Retry.decide": "a parameter is gone", "redact": "gone"}
+    text = "# Log\n\n## [Unreleased]\n\n- `Retry.decide(error)` is new.\n\n## [0.1.0]\n\n- `redact`\n"
+    page = tmp_path / "CHANGELOG.md"
+    page.write_text(text)
+    monkeypatch.setattr(api, "CHANGELOG", page)
+    assert api.unnamed(broken) == {"redact": "gone"}

@@ -1,7 +1,5 @@
 """Importing the package does nothing but import it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

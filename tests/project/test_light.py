@@ -1,7 +1,5 @@
 """What needs no Prefect imports none, and works where it is not installed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,9 +1,8 @@
-"""Open documents: their writers name them, and every store lists them without the others.
+"""Open documents are listed without the others, and pages go on where the last one ended."""
 
-A process of version 0.2 names none: what it writes counts as open until it is written again.
-"""
-
+import itertools
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -11,6 +10,8 @@ from typing import Any, get_args
 import psycopg
 import pytest
 import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from prefect_resilience.durable.effects.ledger import PREFIX, is_open
 from prefect_resilience.durable.effects.model import EffectState
@@ -22,7 +23,7 @@ from prefect_resilience.stores import open_store
 from prefect_resilience.stores.base import change, scan_all, write
 from prefect_resilience.stores.connected import Page, encode
 from prefect_resilience.stores.postgres import PostgresStore
-from prefect_resilience.stores.sql import OPEN, TABLE
+from prefect_resilience.stores.sql import OPEN, TABLE, SqlStore
 from prefect_resilience.stores.sqlite import SqliteStore
 
 OLD_SCRIPT = Path(__file__).parent / "redis_swap_0_2.lua"
@@ -144,3 +145,98 @@ def test_the_plan_names_the_index(url: str, store: Any) -> None:
             return before + str(store._rows(connection, page))
 
     assert store.using(plan).count(OPEN) == 2
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def steps(store: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """The statements or commands of the last scan."""
+    taken: list[Any] = []
+    using = store.using
+    monkeypatch.setattr(store, "using", lambda *a: taken.append(1) or using(*a))
+
+    def count() -> int:
+        number = len(taken)
+        taken.clear()
+        return number
+
+    return count
+
+
+def ended(store: Any, prefix: str, number: int) -> None:
+    soon = store.now() + 0.5
+    for one in range(number):
+        assert store.swap(f"{prefix}{one:05}", 0, {}, soon)
+    while store.now() <= soon:
+        time.sleep(0.05)
+
+
+def test_a_page_behind_them_takes_few_steps(store: Any, steps: Callable[[], int]) -> None:
+    few = {"a": 300, "b": 600}
+    for prefix, number in few.items():
+        ended(store, f"many/{prefix}/", number)
+        store._purge_at = 1e18  # of those that purge
+    assert store.swap("many/c", 0, "lives")
+    steps()
+    assert [document.value for _, document in store.scan("many/", limit=1)] == ["lives"]
+    # 1, 8, 64, ... rows or names: not one at a time
+    assert steps() <= 6
+    assert store.scan("many/a/", limit=5) == []
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lives=st.lists(st.booleans(), min_size=1, max_size=25),
+    limit=st.integers(1, 6),
+    most=st.sampled_from([2, 7]),
+)
+def test_pages_have_every_living_document_once(store: Any, lives: list[bool], limit: int, most: int) -> None:
+    prefix = f"each/{next(_numbers)}/"
+    past = store.now() - 10
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "most", most)
+        for number, alive in enumerate(lives):
+            store.swap(f"{prefix}{number:03}", 0, number, None if alive else past)
+        found, after = list[int](), None
+        while page := store.scan(prefix, after, limit):
+            assert len(page) <= limit
+            found += [document.value for _, document in page]
+            after = page[-1][0]
+    wanted = [number for number, alive in enumerate(lives) if alive]
+    assert found == wanted == [document.value for _, document in scan_all(store, prefix)]
+
+
+KEYS = 3_000
+PAGE = 100
+
+
+@pytest.mark.slow
+def test_the_last_page_of_sqlite_costs_what_the_first_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'many.db'}")
+    assert isinstance(store, SqlStore)
+    for number in range(KEYS):
+        assert store.swap(f"item/{number:06}", 0, {})
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    def counted(connection: sqlite3.Connection, _: Any = None) -> list[tuple[int]]:
+        connection.set_progress_handler(step, 10)
+        return [(0,)]
+
+    store.using(counted)
+    costs: list[int] = []
+    after = None
+    while page := store.scan("item/", after, PAGE):
+        costs.append(steps)
+        steps, after = 0, page[-1][0]
+    assert len(costs) == KEYS // PAGE
+    assert costs[0] > 0
+    assert max(costs) <= 2 * costs[0]

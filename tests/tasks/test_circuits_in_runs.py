@@ -1,7 +1,5 @@
 """Circuits around tasks: templates, events, and stores that fail."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """Bodies: those of requests are sent again whole or not at all; those of answers reach the caller whole."""
 
-from __future__ import annotations
-
 import io
 import os
 import time

@@ -1,7 +1,5 @@
 """A transport that guards each request of an httpx client: what is repeated, when, and what is returned."""
 
-from __future__ import annotations
-
 import time
 
 import httpx

@@ -1,7 +1,5 @@
 """append_once: once, however often it is tried and wherever it was cut off."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

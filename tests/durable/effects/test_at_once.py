@@ -1,7 +1,5 @@
 """Requests beside each other, and never longer than is said."""
 
-from __future__ import annotations
-
 import threading
 import time
 

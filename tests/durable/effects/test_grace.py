@@ -1,7 +1,5 @@
 """SIGTERM while effects run: real signals to this process, with handlers of a flow or a user."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """What keys call a function, however its file was loaded; and whether it is still in the code."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

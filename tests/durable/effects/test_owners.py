@@ -1,7 +1,5 @@
 """Processes that are suspended, hang or end while they make an effect, and a process that waits for them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

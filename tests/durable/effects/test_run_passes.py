@@ -1,7 +1,5 @@
 """The passes of a flow run, out of its states, and the task runs that a killed one left behind: pure."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What is undone and in which order, and the steps of a rollback, as pure functions."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """What a witness sees of real requests of real clients to real servers, and what it makes of it."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import subprocess

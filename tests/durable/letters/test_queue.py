@@ -1,7 +1,5 @@
 """The queue on every store, and the laws of claims."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

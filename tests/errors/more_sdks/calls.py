@@ -1,7 +1,5 @@
 """Remote procedure calls and sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Agents where no run is going on: the same retries, notes, promises and parts, without Prefect's API."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

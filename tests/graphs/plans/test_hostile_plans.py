@@ -1,7 +1,5 @@
 """Plans that are made to do harm: refused soon, with every mistake placed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 # ruff: noqa: E501 - what is said stands whole in its line
 """Where a node leads, and the sentence that says why."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`SpendCap`: the most that a call can cost is reserved, and settled to what it cost."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A cap of a run: its tasks and subflows spend from one, and its event is sent once."""
 
-from __future__ import annotations
-
 from uuid import uuid4
 
 import pytest

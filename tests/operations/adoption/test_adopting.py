@@ -20,179 +20,113 @@ def adopted(written: str) -> str:
     return adopt(text(written)).text
 
 
+# As a diff: lines with - are only in the file before, lines with + only in the file after.
 CHANGES = {
-    "not retried": (
-        """
-        from prefect import task
+    "not retried": """
+        -from prefect import task
+        +from prefect_resilience import resilient_task
 
-        @task
-        async def fetch(): ...
-        @task()
-        def load(): ...
-        @task(retries=None)
-        def keep(): ...
-        @task(name="x", retry_delay_seconds=[1, 2])
-        def send(): ...
+        -@task
+        +@resilient_task(retries=0)
+         async def fetch(): ...
+        -@task()
+        +@resilient_task(retries=0)
+         def load(): ...
+        -@task(retries=None)
+        +@resilient_task(retries=0)
+         def keep(): ...
+        -@task(name="x", retry_delay_seconds=[1, 2])
+        +@resilient_task(retries=0, name="x", retry_delay_seconds=[1, 2])
+         def send(): ...
         """,
-        """
-        from prefect_resilience import resilient_task
+    "an option on each line": """
+        -from prefect import task
+        +from prefect_resilience import resilient_task
 
-        @resilient_task(retries=0)
-        async def fetch(): ...
-        @resilient_task(retries=0)
-        def load(): ...
-        @resilient_task(retries=0)
-        def keep(): ...
-        @resilient_task(retries=0, name="x", retry_delay_seconds=[1, 2])
-        def send(): ...
+        -@task(
+        +@resilient_task(
+        +    retries=0,
+             name="ä",  # a comment
+             tags=["x"],
+         )
+         def fetch(): ...
         """,
-    ),
-    "an option on each line": (
-        """
-        from prefect import task
-
-        @task(
-            name="ä",  # a comment
-            tags=["x"],
-        )
-        def fetch(): ...
+    "another name": """
+        -from prefect import task as step
+        +from prefect_resilience import resilient_task
+        -ü = "ü"; made = step(retries=1)(print)
+        +ü = "ü"; made = resilient_task(retries=1)(print)
         """,
-        """
-        from prefect_resilience import resilient_task
-
-        @resilient_task(
-            retries=0,
-            name="ä",  # a comment
-            tags=["x"],
-        )
-        def fetch(): ...
+    "by the module": """
+         import prefect
+        +from prefect_resilience import resilient_task
+        -@prefect.task(retries=1)
+        +@resilient_task(retries=1)
+         def fetch():
+             prefect.get_run_logger()
         """,
-    ),
-    "another name": (
-        """
-        from prefect import task as step
-        ü = "ü"; made = step(retries=1)(print)
+    "called with a function": """
+        -from prefect import task
+        -made = task(print, retries=1, name="p"); other = task(print)
+        +from prefect_resilience import resilient_task
+        +made = resilient_task(retries=1, name="p")(print); other = resilient_task(retries=0)(print)
         """,
-        """
-        from prefect_resilience import resilient_task
-        ü = "ü"; made = resilient_task(retries=1)(print)
+    "imports on several lines, the last name": """
+         from prefect import (
+             flow,
+        -    task,
+         )
+        +from prefect_resilience import resilient_task
+         from prefect.tasks import task_input_hash
+         import httpx
+        -@task(retries=1, cache_key_fn=task_input_hash)
+        +@resilient_task(retries=1, cache_key_fn=task_input_hash)
+         def fetch(): ...
         """,
-    ),
-    "by the module": (
-        """
-        import prefect
-        @prefect.task(retries=1)
-        def fetch():
-            prefect.get_run_logger()
+    "the first name": """
+        -from prefect import task, flow
+        +from prefect import flow
+        +from prefect_resilience import resilient_task
+        -@task(retries=1)
+        +@resilient_task(retries=1)
+         def fetch(): ...
         """,
-        """
-        import prefect
-        from prefect_resilience import resilient_task
-        @resilient_task(retries=1)
-        def fetch():
-            prefect.get_run_logger()
+    "a name that is still used": """
+         from prefect import task
+        +from prefect_resilience import resilient_task
+         __all__ = ["task"]
+        -@task(retries=1)
+        +@resilient_task(retries=1)
+         def fetch(): ...
         """,
-    ),
-    "called with a function": (
-        """
-        from prefect import task
-        made = task(print, retries=1, name="p"); other = task(print)
+    "inside of a function": """
+         def make():
+        -    from prefect import task
+        +    from prefect_resilience import resilient_task
+        -    return task(retries=1)(print)
+        +    return resilient_task(retries=1)(print)
         """,
-        """
-        from prefect_resilience import resilient_task
-        made = resilient_task(retries=1, name="p")(print); other = resilient_task(retries=0)(print)
+    "where it is known already": """
+        -from prefect import task
+        +
+         from prefect_resilience import resilient_task
+        -@task(retries=1)
+        +@resilient_task(retries=1)
+         def fetch(): ...
+         @resilient_task
+         def other(): ...
         """,
-    ),
-    "imports on several lines, the last name": (
-        """
-        from prefect import (
-            flow,
-            task,
-        )
-        from prefect.tasks import task_input_hash
-        import httpx
-        @task(retries=1, cache_key_fn=task_input_hash)
-        def fetch(): ...
-        """,
-        """
-        from prefect import (
-            flow,
-        )
-        from prefect_resilience import resilient_task
-        from prefect.tasks import task_input_hash
-        import httpx
-        @resilient_task(retries=1, cache_key_fn=task_input_hash)
-        def fetch(): ...
-        """,
-    ),
-    "the first name": (
-        """
-        from prefect import task, flow
-        @task(retries=1)
-        def fetch(): ...
-        """,
-        """
-        from prefect import flow
-        from prefect_resilience import resilient_task
-        @resilient_task(retries=1)
-        def fetch(): ...
-        """,
-    ),
-    "a name that is still used": (
-        """
-        from prefect import task
-        __all__ = ["task"]
-        @task(retries=1)
-        def fetch(): ...
-        """,
-        """
-        from prefect import task
-        from prefect_resilience import resilient_task
-        __all__ = ["task"]
-        @resilient_task(retries=1)
-        def fetch(): ...
-        """,
-    ),
-    "inside of a function": (
-        """
-        def make():
-            from prefect import task
-            return task(retries=1)(print)
-        """,
-        """
-        def make():
-            from prefect_resilience import resilient_task
-            return resilient_task(retries=1)(print)
-        """,
-    ),
-    "where it is known already": (
-        """
-        from prefect import task
-        from prefect_resilience import resilient_task
-        @task(retries=1)
-        def fetch(): ...
-        @resilient_task
-        def other(): ...
-        """,
-        """
-
-        from prefect_resilience import resilient_task
-        @resilient_task(retries=1)
-        def fetch(): ...
-        @resilient_task
-        def other(): ...
-        """,
-    ),
 }
 
 
-@pytest.mark.parametrize(("before", "after"), CHANGES.values(), ids=CHANGES)
-def test_only_what_must_change_is_changed(before: str, after: str):
-    wanted = textwrap.dedent(after)[1:]
-    assert adopted(before) == wanted
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_only_what_must_change_is_changed(change: str):
+    lines = text(change).splitlines(keepends=True)
+    before, wanted = ("".join(line[1:] or "\n" for line in lines if line[0] != skipped) for skipped in "+-")
+    assert adopt(before).text == wanted
     ast.parse(wanted)
     assert adopt(wanted).tasks == []
-    windows = text(before).replace("\n", "\r\n")
+    windows = before.replace("\n", "\r\n")
     assert adopt(windows).text == wanted.replace("\n", "\r\n")
 
 

@@ -1,7 +1,5 @@
 """`adopt`: what it shows of a project, and that it changes nothing without --write."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`prefect-resilience limits list`, and the same rows on the dashboard's page."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

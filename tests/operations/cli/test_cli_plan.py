@@ -1,7 +1,5 @@
 """`plan validate, graph, schema`: files, stdin, JSON, mistakes. Nothing here needs a Prefect API."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `plan` understands of its options, and how it says what became of a plan."""
 
-from __future__ import annotations
-
 import sys
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is seen in source files that are not run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

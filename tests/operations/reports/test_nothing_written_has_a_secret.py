@@ -1,21 +1,33 @@
-"""No planted secret is in what is written about runs: summaries, letters, reports, tables, events."""
+"""No planted secret is in what is written about runs, nor in the databases of the server and the store."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import binascii
 import json
 import logging
 import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import pydantic
 import pytest
+import sqlalchemy
+import yaml
+from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.events import emit_event
 
 from prefect_resilience import (
     Backoff,
     CircuitBreaker,
+    Effect,
     ErrorBudget,
     Retry,
     dead_letters,
@@ -28,6 +40,8 @@ from prefect_resilience.operations.reports import report
 from prefect_resilience.operations.reports.rendering import html_of, markdown_of
 from prefect_resilience.tasks.edge.artifacts import markdown_of as circuits_of
 from prefect_resilience.telemetry.payloads import LIMIT
+from tests.prefect_api import drain
+from tests.prefect_runs import until
 
 pytestmark = pytest.mark.api
 
@@ -141,3 +155,198 @@ def test_none_of_the_corpus_is_in_what_is_written(until: Any, caplog: pytest.Log
     ]
     assert leaks == []
     assert max(len(json.dumps(event).encode()) for event in events) < 2 * LIMIT
+
+
+def planted(name: str) -> str:
+    """A secret that stands in no line of this file: a traceback shows source code."""
+    return "-".join(("planted", name, "x7Q"))
+
+
+class Login(pydantic.BaseModel):
+    user: str
+    password: int
+
+
+class Connection(pydantic.BaseModel):
+    hostname_of_the_database: str
+    credentials: int | Login
+
+
+class Account(pydantic.BaseModel):
+    user: str
+    password: str
+
+    @pydantic.model_validator(mode="after")
+    def _never(self) -> Account:
+        raise ValueError("no such account")
+
+
+def executed(statement: str, parameters: Any) -> None:
+    with sqlalchemy.create_engine("sqlite://").connect() as connection:
+        connection.execute(sqlalchemy.text("create table users (name text, password text not null, age int)"))
+        connection.exec_driver_sql(statement, parameters)
+
+
+def of_a_field() -> None:
+    Login.model_validate({"user": "ann", "password": planted("field")})
+
+
+def of_a_model() -> None:
+    Account.model_validate({"user": "somebody with a long name", "password": planted("model")})
+
+
+def of_a_union() -> None:
+    login = {"user": "ann", "password": planted("union")}
+    Connection.model_validate({"hostname_of_the_database": "db", "credentials": login})
+
+
+def of_a_wrapped_field() -> None:
+    try:
+        Login.model_validate({"user": "ann", "password": planted("wrapped")})
+    except pydantic.ValidationError as error:
+        raise RuntimeError({"cannot log in": str(error)}) from error
+
+
+INSERT = "insert into users (name, password, age) values (?, ?, no_column)"
+
+
+def of_a_parameter() -> None:
+    executed(INSERT, ("ann", planted("parameter")))
+
+
+def of_a_parameter_with_a_quote() -> None:
+    executed(INSERT, ("ann", f"it's {planted('quoted')}"))
+
+
+def of_a_quoted_block() -> None:
+    text = f"db:\n  - api_key: >-\n      {planted('folded')}\n      more\n    user: ann\n"
+    raise ValueError({"configuration": text}, repr(text))
+
+
+def of_a_broken_block() -> None:
+    yaml.safe_load(f"user: ann\npassword: |\n  first\n {planted('broken')}: [\n")
+
+
+def of_nothing_secret() -> None:
+    raise RuntimeError(planted("control"))
+
+
+KINDS: dict[str, Callable[..., object]] = {
+    name: each for name, each in globals().items() if name.startswith("of_") and callable(each)
+}
+OF_THE_FLOW = ("of_a_field", "of_a_parameter_with_a_quote", "of_a_quoted_block", "of_nothing_secret")
+SUITE = uuid4().hex
+GUARDS: dict[str, Any] = {
+    "retry": TWICE,
+    "circuit": CircuitBreaker(f"planted-{SUITE}-{{kind}}", failure_threshold=1, open_for=0),
+    "dead_letter": True,
+    "persist_result": True,
+}
+
+
+@resilient_task(**GUARDS)
+def retried(kind: str) -> None:
+    KINDS[kind]()
+
+
+@resilient_task(**GUARDS)
+async def retried_async(kind: str) -> None:
+    KINDS[kind]()
+
+
+@resilient_task(effect=Effect(kind="external", key="planted:{kind}"), dead_letter=True)
+def sent(kind: str) -> None:
+    KINDS[kind]()
+
+
+@resilient_task(effect=Effect(kind="external", key="planted:{kind}"), dead_letter=True)
+async def sent_async(kind: str) -> None:
+    KINDS[kind]()
+
+
+@resilient_task(retry=None, fallback=lambda kind: KINDS[kind]())
+def replaced(kind: str) -> None:
+    KINDS[kind]()
+
+
+@resilient_flow
+def sync_tasks() -> None:
+    for kind in KINDS:
+        retried(kind, return_state=True)
+        sent.submit(kind).wait()
+        replaced(kind, return_state=True)
+
+
+@resilient_flow
+async def async_tasks() -> None:
+    for kind in KINDS:
+        await retried_async(kind, return_state=True)  # pyright: ignore[reportGeneralTypeIssues]
+        await sent_async(kind, return_state=True)  # pyright: ignore[reportGeneralTypeIssues]
+
+
+@resilient_flow
+def failing(kind: str) -> None:
+    KINDS[kind]()
+
+
+@resilient_flow
+async def failing_async(kind: str) -> None:
+    KINDS[kind]()
+
+
+@flow
+def plain(kind: str) -> None:
+    replaced(kind)
+
+
+def texts_in(value: bytes, depth: int = 3) -> Iterator[bytes]:
+    """The bytes, and those that are in them as base64: results are."""
+    yield value
+    for found in re.findall(rb"[A-Za-z0-9+/]{24,}={0,2}", value) if depth else ():
+        try:
+            yield from texts_in(base64.b64decode(found), depth - 1)
+        except binascii.Error:
+            continue
+
+
+def rows_of(database: Path) -> Iterator[tuple[str, bytes]]:
+    """Each row with its table's name."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.text_factory = bytes
+        for (name,) in connection.execute("select name from sqlite_master where type = 'table'").fetchall():
+            for row in connection.execute(f'select * from "{name.decode()}"'):
+                cells = (cell if isinstance(cell, bytes) else str(cell).encode() for cell in row)
+                yield name.decode(), b"\n".join(cells)
+
+
+@pytest.mark.timeout(600)
+def test_no_row_has_a_secret(own_prefect_api: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{tmp_path}/store.db")
+    monkeypatch.setenv("PREFECT_LOCAL_STORAGE_PATH", str(tmp_path / "results"))
+    sync_tasks(return_state=True)
+    asyncio.run(async_tasks(return_state=True))
+    for kind in OF_THE_FLOW:
+        assert failing(kind, return_state=True).is_failed()
+        assert asyncio.run(failing_async(kind, return_state=True)).is_failed()
+        assert plain(kind, return_state=True).is_failed()
+    emit_event(f"planted.{SUITE}", resource={"prefect.resource.id": f"planted.{SUITE}"})
+    drain()
+    server, store = own_prefect_api / "prefect.db", tmp_path / "store.db"
+    until(lambda: any(table == "events" and SUITE.encode() in row for table, row in rows_of(server)), 60)
+
+    leaks: list[tuple[str, bytes]] = []
+    reached: set[str] = set()
+    for table, row in (*rows_of(server), *rows_of(store)):
+        for text in texts_in(row):
+            for found in re.finditer(rb"planted-(\w+)-x7Q", text):
+                if found[1] == b"control":
+                    reached.add(table)
+                else:
+                    leaks.append((table, text[max(0, found.start() - 200) : found.end()]))
+    assert leaks == []
+    tables = {"flow_run_state", "task_run_state", "log", "events", "artifact", "prefect_resilience_documents"}
+    assert tables <= reached, "what the errors say did not come there: nothing is shown"
+    files = [file for folder in (own_prefect_api, tmp_path) for file in folder.rglob("*") if file.is_file()]
+    assert files
+    for file in files:
+        assert not re.findall(rb"planted-(?!control)\w+-x7Q", file.read_bytes()), file

@@ -1,7 +1,5 @@
 """The block itself: what may be written, what is stored, and the form that the UI makes of it."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.metadata import entry_points

@@ -1,7 +1,5 @@
 """Notes are bounded whatever a run does, and their counts stay exact."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 

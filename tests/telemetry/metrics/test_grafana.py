@@ -1,7 +1,5 @@
 """The dashboard and the alert rules in deployments/grafana ask for metrics and labels that a real run has."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What leaves the process in events: no secrets, never too much, always JSON."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from enum import Enum
