@@ -1,7 +1,5 @@
 """Helpers that every room uses: texts, options that were not given, blocks, sentences about mistakes."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import time

@@ -1,5 +1,7 @@
 """The scoreboard: each fault has a right outcome, and one is measured for real."""
 
+from __future__ import annotations
+
 import sys
 from collections import Counter
 

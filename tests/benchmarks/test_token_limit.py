@@ -1,5 +1,7 @@
 """A fleet at a provider that counts tokens: a short minute of a few processes."""
 
+from __future__ import annotations
+
 import json
 
 import pytest

@@ -1,8 +1,6 @@
 """What a function returns that is no result: awaitables, generators and failed states, for every way to guard
 a call without a task run."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """What the log says of the attempts that were made: a rejected call is not an attempt."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

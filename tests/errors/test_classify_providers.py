@@ -1,7 +1,5 @@
 """Model providers and clouds: their own clients, talking to a service on loopback."""
 
-from __future__ import annotations
-
 import anthropic
 import botocore.session
 import openai

@@ -1,7 +1,5 @@
 """Contexts: built, attached, found again, and read back from JSON."""
 
-from __future__ import annotations
-
 import pickle
 from concurrent.futures import Future
 from datetime import UTC, datetime

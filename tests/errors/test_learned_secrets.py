@@ -1,7 +1,5 @@
 """Secrets of the parameters are learned before anything is said about a failure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from prefect.blocks.system import Secret

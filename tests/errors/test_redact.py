@@ -1,7 +1,5 @@
 """Secrets out of texts, and nothing else out of them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """Exceptions without secrets that are still the exceptions they were."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import traceback

@@ -1,7 +1,5 @@
 """Secrets and harmless texts as people write them, collected beside the rules and not from them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Runs an example of flows/ in this process, and compares what it prints with its README."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Programs of `flows/`, run as a user runs them."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

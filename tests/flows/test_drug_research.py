@@ -1,5 +1,7 @@
 """The plans about aspirin on a real graph: which nodes run, are skipped, fail, whatever the day is like."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 from xml.etree import ElementTree

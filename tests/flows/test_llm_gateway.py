@@ -1,5 +1,7 @@
 """The gateway's example on a real API, with the real SDKs: what it promises to show, it shows."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Iterator
 

@@ -1,5 +1,7 @@
 """The demo, run for real in a process of its own: what it prints is what it promises."""
 
+from __future__ import annotations
+
 import pytest
 
 from tests.flows.programs import run_program

@@ -1,5 +1,7 @@
 """The review loop's example on a real API, with the real SDKs."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The same promises on threads, processes, Dask and Ray; the example's service counts."""
 
+from __future__ import annotations
+
 import pytest
 
 from flows.runners import COLUMNS, RUNNERS, tried

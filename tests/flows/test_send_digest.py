@@ -1,5 +1,7 @@
 """The digest, sent for real by processes that are killed: what it prints is what it promises."""
 
+from __future__ import annotations
+
 import pytest
 from prefect.settings import PREFECT_API_URL
 

@@ -7,6 +7,8 @@ and keeps what it learnt in .pytest_cache/fuzz. Each target has a process and so
 exit code is 1 when one has found something.
 """
 
+from __future__ import annotations
+
 import argparse
 import re
 import subprocess

@@ -13,6 +13,8 @@ Without --environment, the suite's packages are installed into a temporary folde
 are kept, and a file with kept plain outcomes does not run plain again.
 """
 
+from __future__ import annotations
+
 import argparse
 import sys
 import tempfile

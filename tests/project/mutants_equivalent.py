@@ -1,5 +1,7 @@
 """Mutants that no test can see, because they mean the same: by rule, or by name with the reason."""
 
+from __future__ import annotations
+
 import re
 
 RULES: tuple[tuple[str, str, str], ...] = (

@@ -1,7 +1,5 @@
 """The likeliest mistakes in writing options: each is one sentence that says what to write instead."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 from typing import Any

@@ -6,6 +6,8 @@ Memory, threads, open files and the store of one process are sampled while flows
 process of its own and is not measured. The exit code is 1 when something is not flat after the warm-up.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import logging

@@ -1,5 +1,7 @@
 """Circuits around tasks: templates, events, and stores that fail."""
 
+from __future__ import annotations
+
 import logging
 import os
 import sqlite3

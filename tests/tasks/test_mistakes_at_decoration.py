@@ -1,5 +1,7 @@
 """What cannot be meant is refused when it is written, in one sentence that says what to write."""
 
+from __future__ import annotations
+
 import pytest
 from prefect import flow, task
 

@@ -1,5 +1,7 @@
 """Retries of a real task against a real service, as the Prefect API shows them."""
 
+from __future__ import annotations
+
 import pytest
 from prefect import flow
 

@@ -1,5 +1,7 @@
 """What a person sees in Prefect's two UIs of a small day's work, and the form that approves."""
 
+from __future__ import annotations
+
 import json
 import re
 import subprocess

@@ -1,5 +1,7 @@
 """A scripted server, and a client with a resilient transport, sync and async."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any

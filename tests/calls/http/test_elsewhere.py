@@ -1,7 +1,5 @@
 """Fallbacks of a transport: other servers, functions of the request, and chains of providers."""
 
-from __future__ import annotations
-
 import threading
 
 import httpx

@@ -1,7 +1,5 @@
 """HTTP/2 over a real socket: many requests on one connection, retried one by one."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """200 threads and 2,000 coroutines through one client, some of them cancelled: nothing is left behind."""
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Options of transports: circuits, limits, deadlines and metered bodies; mistakes are found at once."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

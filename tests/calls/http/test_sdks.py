@@ -3,6 +3,8 @@
 The rows are those of `docs/errors_sdks.md`, and the faults of a connection before there are headers.
 """
 
+from __future__ import annotations
+
 import time
 from typing import Any
 

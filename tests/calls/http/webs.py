@@ -1,5 +1,7 @@
 """One scenario for both clients: `Web` is a sync or an async client, and each of its steps a plain call."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable

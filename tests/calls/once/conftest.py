@@ -1,5 +1,7 @@
 """Each test has a ledger of its own."""
 
+from __future__ import annotations
+
 import pytest
 
 from prefect_resilience import open_store

@@ -3,6 +3,8 @@
 `make agents` makes an environment with all the frameworks, and sets ONCE_PYTHON. Elsewhere two programs run.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import signal

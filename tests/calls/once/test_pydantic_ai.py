@@ -1,7 +1,5 @@
 """Tools of pydantic-ai: one run, its resume from the history, and the next run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

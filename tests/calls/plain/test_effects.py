@@ -1,7 +1,5 @@
 """Effects of functions without a task run: they belong to the batch around them."""
 
-from __future__ import annotations
-
 import pytest
 
 from prefect_resilience import (

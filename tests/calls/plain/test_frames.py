@@ -1,7 +1,5 @@
 """Frames of failed attempts end with the call, without the garbage collector: they hold the user's data."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import gc

@@ -1,5 +1,7 @@
 """`@resilient` inside task runs: totals in the summary, and no attempts on top of attempts."""
 
+from __future__ import annotations
+
 import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client

@@ -1,5 +1,7 @@
 """Ctrl-C at a chosen line of the package, as a signal would strike there."""
 
+from __future__ import annotations
+
 import ctypes
 import signal
 import sys

@@ -1,5 +1,7 @@
 """A real HTTP service that counts what it gets, by its `Idempotency-Key`."""
 
+from __future__ import annotations
+
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Calls with every guard that are cancelled at each step: nothing stays busy."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Which drivers and open connections a function reaches: by name, by object, and through a library."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import functools

@@ -1,7 +1,5 @@
 """Arguments as JSON: what is equal has one text, what differs has another, and no secret stands in any."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """What an error proves about the call: real exceptions of real clients, and the classes they are made of."""
 
-from __future__ import annotations
-
 import smtplib
 import urllib.error
 import urllib.request

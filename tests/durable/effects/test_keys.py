@@ -1,7 +1,5 @@
 """Keys: the same for equal arguments, in whatever process; another one for others; and what has none."""
 
-from __future__ import annotations
-
 import json
 from decimal import Decimal
 from typing import Any

@@ -1,7 +1,5 @@
 """Opening a batch: what its ledger lost is seen, in this process and in others, and what it counted."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

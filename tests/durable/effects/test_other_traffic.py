@@ -4,8 +4,6 @@ Each function here does something else first, then makes one POST with the hook.
 the second one a 200. With proof the call is retried and succeeds; without it, it ends InDoubt after one POST.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import ctypes

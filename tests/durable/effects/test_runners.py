@@ -1,5 +1,7 @@
 """The batch goes along to wherever a run of it takes place."""
 
+from __future__ import annotations
+
 import asyncio
 from uuid import uuid4
 

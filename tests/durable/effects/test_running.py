@@ -1,7 +1,5 @@
 """The life of one call: begun or not, ended or still running when its attempt is over."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import gc

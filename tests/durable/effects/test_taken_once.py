@@ -1,7 +1,5 @@
 """Functions that change their arguments: the key is taken once, and the effect is sent once."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from collections import OrderedDict

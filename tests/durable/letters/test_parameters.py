@@ -1,7 +1,5 @@
 """Parameters come back equal from what a store keeps of them, and secrets do not get there."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import math

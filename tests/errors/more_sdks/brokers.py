@@ -1,5 +1,7 @@
 """Brokers: by a call to a closed port, or as the SDK itself builds the error."""
 
+from __future__ import annotations
+
 import asyncio
 
 from tests.errors.more_sdks import clients

@@ -1,5 +1,7 @@
 """Remote procedure calls and sockets."""
 
+from __future__ import annotations
+
 import asyncio
 import socket
 import threading

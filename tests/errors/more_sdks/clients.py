@@ -1,5 +1,7 @@
 """One call of each SDK that talks HTTP, to a base URL, without its own retries."""
 
+from __future__ import annotations
+
 import asyncio
 import io
 import json

@@ -1,5 +1,7 @@
 """Services over HTTP: what a loopback service answers to the real client."""
 
+from __future__ import annotations
+
 from tests.errors.more_sdks import clients
 from tests.errors.more_sdks.acts import Situations, answers, of, refused, silent
 from tests.errors.sdks.model import NOW, Act, constructed

@@ -11,6 +11,8 @@ python3 -m venv ENV && ENV/bin/pip install -e . -r tests/errors/more_sdks/requir
 ENV/bin/python -m tests.errors.sdks --more
 """
 
+from __future__ import annotations
+
 import argparse
 import logging
 import os

@@ -1,5 +1,7 @@
 """Databases, warehouses, brokers, SSH: real clients where nobody listens, else the SDK's own exceptions."""
 
+from __future__ import annotations
+
 import importlib
 from typing import Any
 from urllib.parse import urlsplit

@@ -4,6 +4,8 @@ The provider is real HTTP, asked through its SDK (see flows/llm_service.py); wai
 production, and the defaults that stand in for them are asserted beside.
 """
 
+from __future__ import annotations
+
 import asyncio
 import subprocess
 import sys

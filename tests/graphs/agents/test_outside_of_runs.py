@@ -1,5 +1,7 @@
 """Agents where no run is going on: the same retries, notes, promises and parts, without Prefect's API."""
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest

@@ -1,5 +1,7 @@
 """Conditions and values that somebody made to hang, to fill the memory or to break the stack: none does."""
 
+from __future__ import annotations
+
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator

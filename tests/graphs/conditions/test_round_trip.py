@@ -1,5 +1,7 @@
 """Laws: a condition is the same after JSON, after a pickle, and whichever way it is put together."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

@@ -5,6 +5,8 @@
 prints a line of JSON for each: the seconds and the megabytes that reading took, and its mistakes.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """What a failed plan says: PlanFailed, its context, and its way through pickle."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 from datetime import UTC, datetime

@@ -1,5 +1,7 @@
 """Plans that are made to do harm: refused soon, with every mistake placed."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The JSON of the documents as it stands there, comments included."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The model of a plan: its fields, its JSON Schema, and that it reads back what it writes."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Iterable

@@ -1,5 +1,7 @@
 """Every plan of the examples as it stands, under every outcome of its conditional nodes."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

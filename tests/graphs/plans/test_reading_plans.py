@@ -1,8 +1,6 @@
 # ruff: noqa: E501 - what is said stands whole in its line
 """Plans from files and texts: what is read, and what is said of what cannot be."""
 
-from __future__ import annotations
-
 import json
 import os
 from itertools import pairwise

@@ -1,8 +1,6 @@
 # ruff: noqa: E501 - what is said stands whole in its line
 """Pictures of plans: what stands in them, that nothing breaks out of them, and how large they get."""
 
-from __future__ import annotations
-
 import re
 from itertools import combinations
 from typing import Any

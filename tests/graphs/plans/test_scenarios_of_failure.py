@@ -1,5 +1,7 @@
 """What a plan does when its steps fail: real runs against a real HTTP service, checked through the API."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID

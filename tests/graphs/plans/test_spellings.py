@@ -1,7 +1,5 @@
 """Plans in the words of other documents: read as ours, or refused with the line to write instead."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 # ruff: noqa: E501 - what is said stands whole in its line
 """Every mistake of a plan, word for word and in its place."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

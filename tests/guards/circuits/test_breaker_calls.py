@@ -1,7 +1,5 @@
 """Guarding calls: every spelling, many threads, event loops, and which circuit a name means."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import pickle

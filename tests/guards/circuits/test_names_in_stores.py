@@ -1,7 +1,5 @@
 """A name may be any text, and so may an error's message: no store refuses them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Decompose, as it may be written, and what cannot be meant."""
 
-from __future__ import annotations
-
 import pytest
 
 from prefect_resilience import ConfigurationError, Decompose, resilient_task, split_list, split_text

@@ -1,7 +1,5 @@
 """A deadline bounds everything inside: attempts, delays, waits, fallbacks, requests, children."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import threading

@@ -1,7 +1,5 @@
 """`TokenLimit`: what calls reserve, what they used, and the bucket of the fleet."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import threading

@@ -1,7 +1,5 @@
 """Promises about output, by themselves: what keeps them, what breaks them, and where."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from dataclasses import dataclass

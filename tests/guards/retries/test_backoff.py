@@ -1,5 +1,7 @@
 """Delay schedules: the promised formula, and laws that hold for every schedule."""
 
+from __future__ import annotations
+
 import random
 from bisect import bisect_right
 from datetime import timedelta

@@ -1,5 +1,7 @@
 """`rehearse`: the table, JSON and JUnit XML of a result, and what is wrong with the options."""
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """`set_circuit` and `reset_circuits` as real flow runs against a real Prefect API."""
 
+from __future__ import annotations
+
 import asyncio
 import subprocess
 import sys

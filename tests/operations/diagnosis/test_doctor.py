@@ -1,5 +1,7 @@
 """The command as an operator runs it, on a real API, with each thing put wrong and right again."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The tasks that fail at once while their circuit is open are named."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

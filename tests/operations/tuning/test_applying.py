@@ -1,7 +1,5 @@
 """What is written to blocks, and how it is restored."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

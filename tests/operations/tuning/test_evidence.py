@@ -1,7 +1,5 @@
 """From JSON of the API to the record, without a server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, cast

@@ -1,5 +1,7 @@
 """Worlds with one bad number: the advice finds it, and its number is close to the best one."""
 
+from __future__ import annotations
+
 import pytest
 
 from prefect_resilience.operations.tuning.advice import advise

@@ -1,5 +1,7 @@
 """Blocks on a real Prefect API; each test begins as a new process would."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 import pytest

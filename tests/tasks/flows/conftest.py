@@ -1,5 +1,7 @@
 """These tests run flows against a real Prefect API, and read what they leave behind."""
 
+from __future__ import annotations
+
 from typing import Any
 from uuid import UUID
 

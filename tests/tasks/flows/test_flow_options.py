@@ -1,7 +1,5 @@
 """What a resilient flow takes, and that it stays the Prefect flow that it is."""
 
-from __future__ import annotations
-
 import inspect
 
 import cloudpickle

@@ -1,7 +1,5 @@
 """The pure part of a summary: passes, the list of calls, the picture and the text, of whatever was seen."""
 
-from __future__ import annotations
-
 import base64
 import re
 import xml.etree.ElementTree as ET

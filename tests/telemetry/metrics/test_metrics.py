@@ -1,5 +1,7 @@
 """What a scripted run did is what Prometheus scrapes; names are bounded, and no secret is among them."""
 
+from __future__ import annotations
+
 from uuid import uuid4
 
 import pytest

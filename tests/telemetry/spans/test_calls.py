@@ -1,7 +1,5 @@
 """The spans of calls and of HTTP requests outside a run: a call with its attempts is a tree."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

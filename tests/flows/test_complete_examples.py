@@ -1,19 +1,33 @@
-"""The ETL example: into SQLite as its README says, and into a real PostgreSQL."""
+"""The complete examples: what their READMEs show, a lead who rejects, PostgreSQL, a page that fails."""
 
 import pytest
 from sqlalchemy import create_engine, text
 
+from flows.agent.__main__ import main as agent
+from flows.agent.assistant import assistant
+from flows.agent.desk import Outbox, model
 from flows.etl import pipeline
-from flows.etl.__main__ import main
+from flows.etl.__main__ import main as etl
 from flows.etl.service import Shop
+from flows.llm_service import LLMService
+from flows.nightly.__main__ import main as nightly
 from flows.serving import running
-from prefect_resilience.testing import no_wait
+from prefect_resilience.testing import answers, no_wait
 
 pytestmark = [pytest.mark.api, pytest.mark.slow]
 
 
-def test_it_prints_what_its_readme_shows(example) -> None:
-    example.check("etl", main)
+@pytest.mark.parametrize(("name", "main"), [("agent", agent), ("etl", etl), ("nightly", nightly)])
+def test_it_prints_what_its_readme_shows(example, name, main) -> None:
+    example.check(name, main)
+
+
+def test_nothing_is_sent_without_an_approval() -> None:
+    outbox, service = Outbox(), LLMService(model=model)
+    with running(service) as llm, running(outbox) as address, no_wait(), answers(False, False):
+        assert assistant(7, "Where is my refund?", llm, address, rounds=2) is None
+    assert outbox.replies == []
+    assert service.given == {"anthropic": ["ok", "ok"]}
 
 
 def test_a_day_in_postgres(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
