@@ -19,13 +19,7 @@ from rich.table import Table
 
 from prefect_resilience.operations.tuning.advice import advise
 from prefect_resilience.operations.tuning.record import value_at, with_value
-from tests.operations.tuning.planted import (
-    NOTHING_TO_CHANGE,
-    PLANTED,
-    Planted,
-    factor_off,
-    number_of,
-)
+from tests.operations.tuning.planted import NOTHING_TO_CHANGE, PLANTED, Planted, factor_off, number_of
 from tests.operations.tuning.worlds import Truth, World, live
 
 FORCE_FROM = 1000

@@ -18,12 +18,7 @@ from prefect.context import SettingsContext, _temporary_global_settings_context,
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.server.api.server import SubprocessASGIServer
-from prefect.settings import (
-    PREFECT_API_URL,
-    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
-    Settings,
-    temporary_settings,
-)
+from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, Settings, temporary_settings
 from prefect.utilities.asyncutils import run_coro_as_sync
 
 from tests.prefect_server import end_server, shared_server, start_server

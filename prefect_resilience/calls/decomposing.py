@@ -20,13 +20,7 @@ from prefect_resilience.calls.model import Decomposed, Guard, RunContext, Standi
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.secrets.redact import add_note, redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind, FailureReason, bounded
-from prefect_resilience.guards.decomposition import (
-    MOST_PARTS,
-    TOGETHER,
-    Decompose,
-    Split,
-    arguments_for,
-)
+from prefect_resilience.guards.decomposition import MOST_PARTS, TOGETHER, Decompose, Split, arguments_for
 from prefect_resilience.guards.partials import partial_output, partial_results
 from prefect_resilience.telemetry.payloads import CallEvent, CallReport, error_payload
 

@@ -7,12 +7,7 @@ import pytest
 from benchmarks import bad_day_page
 from benchmarks.bad_day_calls import Attempt, Change, Seen
 from benchmarks.bad_day_figures import Round, figures
-from benchmarks.bad_day_script import (
-    FULL,
-    RIVALS,
-    WITH_CIRCUITS,
-    Call,
-)
+from benchmarks.bad_day_script import FULL, RIVALS, WITH_CIRCUITS, Call
 from benchmarks.bad_day_services import SECOND, Request
 
 pytestmark = pytest.mark.timeout(300)

@@ -4,14 +4,7 @@ import logging
 
 import pytest
 
-from prefect_resilience import (
-    CircuitBreaker,
-    CircuitOpenError,
-    Fallback,
-    Retry,
-    error_context,
-    resilient,
-)
+from prefect_resilience import CircuitBreaker, CircuitOpenError, Fallback, Retry, error_context, resilient
 
 
 @pytest.mark.parametrize(

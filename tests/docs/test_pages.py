@@ -17,15 +17,7 @@ from prefect_resilience import CircuitBreaker
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Succeeded
 from prefect_resilience.operations.cli.app import app
-from tests.docs.pages import (
-    DOCS,
-    PACKAGE,
-    ROOT,
-    WITH_TESTS_OF_THEIR_OWN,
-    blocks,
-    commands,
-    pages,
-)
+from tests.docs.pages import DOCS, PACKAGE, ROOT, WITH_TESTS_OF_THEIR_OWN, blocks, commands, pages
 from tests.docs.reading import Reader
 
 pytestmark = pytest.mark.docs

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 from prefect import flow, task
 
-from prefect_resilience import (
-    ConfigurationError,
-    ResilientTask,
-    resilient_task,
-)
+from prefect_resilience import ConfigurationError, ResilientTask, resilient_task
 
 
 def work(question, provider="first"):

@@ -17,14 +17,7 @@ import httpx
 
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.current_settings import current_settings, is_enabled
-from prefect_resilience.calls.edge.bodies import (
-    as_answer,
-    is_whole,
-    judge,
-    library_of,
-    meter_body,
-    stoppable,
-)
+from prefect_resilience.calls.edge.bodies import as_answer, is_whole, judge, library_of, meter_body, stoppable
 from prefect_resilience.calls.edge.elsewhere import BaseURL, elsewhere
 from prefect_resilience.calls.edge.exchange import (
     IDEMPOTENT,

@@ -24,12 +24,7 @@ from prefect_resilience.durable.batches.strategies import (
     recovery_hint,
     restart_strategy,
 )
-from prefect_resilience.durable.sagas.compensations import (
-    NotUndone,
-    RollbackReport,
-    in_words,
-    not_undone,
-)
+from prefect_resilience.durable.sagas.compensations import NotUndone, RollbackReport, in_words, not_undone
 from prefect_resilience.errors.exceptions import ResilienceError
 
 AUTO, RESTART = "auto", "restart"

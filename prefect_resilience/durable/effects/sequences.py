@@ -14,12 +14,7 @@ from uuid import uuid4
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, drive
 from prefect_resilience.base.plain import SCALARS, is_fixed, snapshot
 from prefect_resilience.durable.effects.aliases import KnownAliases, aliases_of, follow, record_alias
-from prefect_resilience.durable.effects.current import (
-    CallStart,
-    EffectSurroundings,
-    in_progress,
-    sent_key,
-)
+from prefect_resilience.durable.effects.current import CallStart, EffectSurroundings, in_progress, sent_key
 from prefect_resilience.durable.effects.keys import MadeKey, effect_key, short_digest
 from prefect_resilience.durable.effects.ledger import Ledger, place_of, remedy
 from prefect_resilience.durable.effects.model import (
@@ -36,15 +31,7 @@ from prefect_resilience.durable.effects.model import (
 )
 from prefect_resilience.durable.effects.opening import OpenBatch, loss_report, open_batch
 from prefect_resilience.durable.effects.owner import LONG_PAUSE, ticking
-from prefect_resilience.durable.effects.policy import (
-    Done,
-    Effect,
-    NotDone,
-    Packed,
-    Unknown,
-    pack,
-    rebuilt,
-)
+from prefect_resilience.durable.effects.policy import Done, Effect, NotDone, Packed, Unknown, pack, rebuilt
 from prefect_resilience.durable.effects.recipes import CodeSource, Continues, describe_suspects
 from prefect_resilience.durable.sagas.compensations import record_compensation, with_result
 from prefect_resilience.errors.exceptions import (

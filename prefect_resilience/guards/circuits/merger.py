@@ -19,14 +19,7 @@ from prefect_resilience.guards.circuits.link import PREFIX, StoreLink
 from prefect_resilience.guards.circuits.listeners import StoreNotice, Transition, logger
 from prefect_resilience.guards.circuits.machine import CircuitDocument, Event, Record, Release
 from prefect_resilience.guards.circuits.model import CircuitPolicy
-from prefect_resilience.guards.circuits.sharing import (
-    FailureBudget,
-    Turn,
-    is_counted,
-    thin,
-    turn_at,
-    turn_of,
-)
+from prefect_resilience.guards.circuits.sharing import FailureBudget, Turn, is_counted, thin, turn_at, turn_of
 from prefect_resilience.guards.circuits.view import (
     GRACE,
     NEVER,

@@ -21,13 +21,7 @@ from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.guards.fallbacks import is_async
 from prefect_resilience.guards.limits.guarding import Limit, LimitRefused
 from prefect_resilience.guards.timeouts.overdue import belongs_to_none
-from prefect_resilience.guards.timeouts.threads import (
-    Call,
-    abandon,
-    is_abandoned,
-    overdue_calls,
-    start_call,
-)
+from prefect_resilience.guards.timeouts.threads import Call, abandon, is_abandoned, overdue_calls, start_call
 
 T = TypeVar("T")
 

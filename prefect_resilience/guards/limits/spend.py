@@ -20,14 +20,7 @@ from prefect_resilience.guards import limits
 from prefect_resilience.guards.circuits import listeners, registry
 from prefect_resilience.guards.limits.guarding import LimitRefused, Ticket
 from prefect_resilience.guards.limits.line import stand_in_line
-from prefect_resilience.guards.limits.usage import (
-    Meter,
-    MeteredLimit,
-    Share,
-    Usage,
-    key_of,
-    read_documents,
-)
+from prefect_resilience.guards.limits.usage import Meter, MeteredLimit, Share, Usage, key_of, read_documents
 
 PREFIX = "spend/"
 # Seconds for which a call waits while there is room but for what running calls have reserved.

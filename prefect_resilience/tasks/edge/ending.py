@@ -52,12 +52,7 @@ from prefect_resilience.tasks.summaries.markdown import commands, headline, mark
 from prefect_resilience.tasks.summaries.story import Story, divide
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.edge.call_totals import send_totals
-from prefect_resilience.telemetry.edge.events import (
-    announce_recoverable,
-    note_state,
-    state_seen,
-    watch_runs,
-)
+from prefect_resilience.telemetry.edge.events import announce_recoverable, note_state, state_seen, watch_runs
 from prefect_resilience.telemetry.model import ENDED_BADLY, Advice, Happening, TaskRunSeen
 
 if TYPE_CHECKING:

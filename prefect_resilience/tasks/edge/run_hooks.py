@@ -22,21 +22,10 @@ from prefect_resilience.base.plain import is_fixed, snapshot
 from prefect_resilience.durable.batches.edge.tags import batch_named_around, batch_of
 from prefect_resilience.durable.letters.claims import run_again
 from prefect_resilience.durable.letters.codec import encode_parameters
-from prefect_resilience.durable.letters.edge.known import (
-    keep_on_host,
-    queue_of,
-    settle_call,
-    starts_around,
-)
+from prefect_resilience.durable.letters.edge.known import keep_on_host, queue_of, settle_call, starts_around
 from prefect_resilience.durable.letters.edge.replay import in_replay, is_replay_itself
 from prefect_resilience.durable.letters.kinds import source_of
-from prefect_resilience.durable.letters.model import (
-    Contents,
-    DeadLetter,
-    identity_of,
-    letter_of,
-    loss,
-)
+from prefect_resilience.durable.letters.model import Contents, DeadLetter, identity_of, letter_of, loss
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import learn_secrets

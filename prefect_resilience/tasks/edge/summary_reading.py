@@ -22,13 +22,7 @@ from prefect_resilience.durable.batches.run_passes import RunOrigin
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.tasks.edge.seams import next_page
 from prefect_resilience.telemetry.edge.events import PREFIX, happening_of, state_seen
-from prefect_resilience.telemetry.model import (
-    FINAL,
-    REMARKABLE_HAPPENINGS,
-    Happening,
-    StateSeen,
-    TaskRunSeen,
-)
+from prefect_resilience.telemetry.model import FINAL, REMARKABLE_HAPPENINGS, Happening, StateSeen, TaskRunSeen
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -16,10 +16,7 @@ from prefect_resilience.base.edge.current_settings import run_contexts
 from prefect_resilience.errors.classify.shapes import state_data
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.guards.circuits.listeners import (
-    StoreNotice,
-    Transition,
-)
+from prefect_resilience.guards.circuits.listeners import StoreNotice, Transition
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.metrics import circuit_changed, count
 from prefect_resilience.telemetry.model import CALL_COUNTS, Happening, StateSeen

@@ -14,16 +14,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from prefect_resilience import (
-    CircuitBreaker,
-    Done,
-    Effect,
-    NotDone,
-    Retry,
-    Timeout,
-    batch,
-    resilient,
-)
+from prefect_resilience import CircuitBreaker, Done, Effect, NotDone, Retry, Timeout, batch, resilient
 from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError, InDoubt
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.timeouts.threads import overdue_calls

@@ -6,14 +6,7 @@ import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
 
-from prefect_resilience import (
-    CircuitBreaker,
-    Effect,
-    Fallback,
-    resilient,
-    resilient_flow,
-    resilient_task,
-)
+from prefect_resilience import CircuitBreaker, Effect, Fallback, resilient, resilient_flow, resilient_task
 from tests.calls.plain.ways import FAST, Script, coroutine, every_way, function
 
 pytestmark = pytest.mark.api

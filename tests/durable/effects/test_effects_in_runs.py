@@ -6,14 +6,7 @@ import httpx
 import pytest
 from prefect import flow, task
 
-from prefect_resilience import (
-    Backoff,
-    CircuitBreaker,
-    CircuitOpenError,
-    Fallback,
-    Retry,
-    resilient_task,
-)
+from prefect_resilience import Backoff, CircuitBreaker, CircuitOpenError, Fallback, Retry, resilient_task
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Intend, decide
 from prefect_resilience.durable.effects.opening import change_batch, new_batch

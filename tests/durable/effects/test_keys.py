@@ -11,13 +11,7 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from prefect_resilience import ConfigurationError
 from prefect_resilience.durable.effects.keys import MadeKey, digest, effect_key
-from prefect_resilience.durable.effects.recipes import (
-    Continues,
-    Suspect,
-    compared,
-    difference,
-    same_call,
-)
+from prefect_resilience.durable.effects.recipes import Continues, Suspect, compared, difference, same_call
 from prefect_resilience.effects import Effect
 
 

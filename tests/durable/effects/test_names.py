@@ -11,12 +11,7 @@ from pathlib import Path
 import pytest
 from prefect.utilities.importtools import load_script_as_module
 
-from prefect_resilience.durable.effects.recipes import (
-    CodeSource,
-    is_gone,
-    source_of,
-    task_name,
-)
+from prefect_resilience.durable.effects.recipes import CodeSource, is_gone, source_of, task_name
 
 SCRIPT = """
 import functools

@@ -41,12 +41,7 @@ from prefect_resilience.effects import (
     settle,
 )
 from prefect_resilience.errors.exceptions import EffectBusy
-from prefect_resilience.operations.flows import (
-    abandon_batch,
-    prune_batches,
-    recover_batch,
-    settle_effect,
-)
+from prefect_resilience.operations.flows import abandon_batch, prune_batches, recover_batch, settle_effect
 from prefect_resilience.stores import MemoryStore
 from prefect_resilience.stores.base import scan_all
 

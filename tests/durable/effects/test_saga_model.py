@@ -8,19 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.durable.effects.model import (
-    AlreadyDone,
-    Intend,
-    LookUp,
-    Send,
-    Succeeded,
-    decide,
-)
+from prefect_resilience.durable.effects.model import AlreadyDone, Intend, LookUp, Send, Succeeded, decide
 from prefect_resilience.durable.sagas import undo
-from prefect_resilience.durable.sagas.compensations import (
-    RollbackReport,
-    not_undone,
-)
+from prefect_resilience.durable.sagas.compensations import RollbackReport, not_undone
 from prefect_resilience.durable.sagas.undo import plan_rollback
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy, InDoubt
 

@@ -12,22 +12,9 @@ import pytest
 from prefect import flow, task
 from pydantic import BaseModel
 
-from prefect_resilience import (
-    Bulkhead,
-    ConfigurationError,
-    Hedge,
-    ResilientTask,
-    Timeout,
-    resilient_task,
-)
+from prefect_resilience import Bulkhead, ConfigurationError, Hedge, ResilientTask, Timeout, resilient_task
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.effects import (
-    Effect,
-    batch,
-    batch_status,
-    idempotency_key,
-    send_idempotency_key,
-)
+from prefect_resilience.effects import Effect, batch, batch_status, idempotency_key, send_idempotency_key
 from prefect_resilience.errors.exceptions import ResultNotKept
 
 

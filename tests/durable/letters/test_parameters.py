@@ -20,13 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
-from prefect_resilience.durable.letters.codec import (
-    KIND,
-    LeftOut,
-    Reader,
-    encode_parameters,
-    of_text,
-)
+from prefect_resilience.durable.letters.codec import KIND, LeftOut, Reader, encode_parameters, of_text
 from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.errors.secrets.redact import register_secret
 from tests.durable.letters import shop

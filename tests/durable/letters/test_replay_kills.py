@@ -9,15 +9,7 @@ from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience import dead_letters
 from tests.durable.effects.receiver import Receiver
-from tests.durable.letters.replay_victim import (
-    RECEIVER,
-    Campaign,
-    Toll,
-    child,
-    fail,
-    judge,
-    kill_often,
-)
+from tests.durable.letters.replay_victim import RECEIVER, Campaign, Toll, child, fail, judge, kill_often
 
 pytestmark = pytest.mark.api
 

@@ -5,12 +5,7 @@ import asyncio
 import pytest
 from prefect import flow
 
-from prefect_resilience import (
-    ConfigurationError,
-    aiterate,
-    iterate,
-    subtask_request,
-)
+from prefect_resilience import ConfigurationError, aiterate, iterate, subtask_request
 from tests.prefect_runs import until
 
 

@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 
 from prefect_resilience.graphs.conditions import compare, jsonpaths, paths
-from prefect_resilience.graphs.conditions.compare import (
-    ConditionError,
-    EvaluationBounds,
-    matches,
-)
+from prefect_resilience.graphs.conditions.compare import ConditionError, EvaluationBounds, matches
 from prefect_resilience.graphs.conditions.paths import Missing, PathError, check_path, look_up
 from tests.graphs.conditions.strategies import from_a_deep_stack
 

@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 from prefect import flow, task
 from prefect.states import Cancelled
 
-from prefect_resilience import (
-    Backoff,
-    Retry,
-    TooManyFailures,
-    agather,
-    gather,
-    register_secret,
-)
+from prefect_resilience import Backoff, Retry, TooManyFailures, agather, gather, register_secret
 from prefect_resilience.graphs.routing.edge.gathering import Gathered, Outcome, allowed_of
 from tests.contexts import context_of
 from tests.graphs.routing.scenes import in_flow

@@ -7,14 +7,7 @@ from prefect import task
 from prefect.client.schemas.objects import StateDetails
 from prefect.states import Cancelled, Crashed, Failed
 
-from prefect_resilience import (
-    ErrorContext,
-    failed,
-    on_error,
-    path,
-    redact,
-    register_secret,
-)
+from prefect_resilience import ErrorContext, failed, on_error, path, redact, register_secret
 from tests.contexts import context_of
 from tests.graphs.routing.scenes import drawn, in_flow
 

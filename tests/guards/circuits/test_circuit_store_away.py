@@ -193,9 +193,7 @@ def test_a_document_that_others_keep_changing_stops_nobody(store: Any) -> None:
 def test_a_listener_that_fails_hurts_nobody(
     breaker: CircuitBreaker, transitions: list[Transition], caplog: pytest.LogCaptureFixture
 ) -> None:
-    from prefect_resilience.guards.circuits.listeners import (
-        transition_listeners,
-    )
+    from prefect_resilience.guards.circuits.listeners import transition_listeners
 
     def broken(transition: Transition) -> None:
         raise ZeroDivisionError

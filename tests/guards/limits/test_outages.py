@@ -9,13 +9,7 @@ import pytest
 
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.guards.limits import line, shared
-from prefect_resilience.guards.limits.shared import (
-    ApiAway,
-    ApiBusy,
-    SharedLimit,
-    ask_api,
-    may_pass,
-)
+from prefect_resilience.guards.limits.shared import ApiAway, ApiBusy, SharedLimit, ask_api, may_pass
 
 
 @pytest.fixture(autouse=True)

@@ -17,11 +17,7 @@ import pytest
 
 from prefect_resilience import Retry, classify
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
-from prefect_resilience.guards.timeouts.process_mode import (
-    Carriage,
-    ProcessDied,
-    UnpicklableError,
-)
+from prefect_resilience.guards.timeouts.process_mode import Carriage, ProcessDied, UnpicklableError
 from tests.guards.limits.processes import (
     acall_in_process,
     call_in_process,

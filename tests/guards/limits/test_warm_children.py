@@ -15,13 +15,7 @@ from prefect_resilience.errors.exceptions import AttemptTimeout
 from prefect_resilience.guards.timeouts import children, process_mode
 from prefect_resilience.guards.timeouts.children import MOST_STARTING, Pool
 from prefect_resilience.guards.timeouts.process_mode import ProcessDied
-from tests.guards.limits.processes import (
-    call_in_process,
-    gone,
-    read_pids,
-    wait_until,
-    with_our_path,
-)
+from tests.guards.limits.processes import call_in_process, gone, read_pids, wait_until, with_our_path
 
 pytestmark = pytest.mark.slow
 

@@ -16,12 +16,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations import installation as installing
-from prefect_resilience.operations.installation import (
-    InstallationChange,
-    install,
-    uninstall,
-    with_mark,
-)
+from prefect_resilience.operations.installation import InstallationChange, install, uninstall, with_mark
 from prefect_resilience.operations.installation.catalog import (
     ALERTS,
     SCHEDULES,

@@ -6,13 +6,7 @@ import pytest
 
 from prefect_resilience.operations.reports.api import Period
 from prefect_resilience.operations.reports.figures import FlowFigures
-from prefect_resilience.operations.reports.runs import (
-    BadEnd,
-    StateAt,
-    bad_ends_of,
-    seconds_of,
-    with_bad_ends,
-)
+from prefect_resilience.operations.reports.runs import BadEnd, StateAt, bad_ends_of, seconds_of, with_bad_ends
 
 SINCE = datetime(2026, 11, 20, tzinfo=UTC)
 UNTIL = SINCE + timedelta(days=1)

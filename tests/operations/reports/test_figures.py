@@ -8,12 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience.durable.letters.model import DeadLetter, Replay
-from prefect_resilience.operations.reports.figures import (
-    Tally,
-    errors_of,
-    letters_of,
-    task_of,
-)
+from prefect_resilience.operations.reports.figures import Tally, errors_of, letters_of, task_of
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.operations.tuning.worlds import (
-    GOOD_RETRY,
-    HOUR,
-    TrueService,
-    World,
-    outages,
-)
+from tests.operations.tuning.worlds import GOOD_RETRY, HOUR, TrueService, World, outages
 
 
 def number_of(value: Any) -> float:

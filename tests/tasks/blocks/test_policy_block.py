@@ -18,9 +18,7 @@ from prefect_resilience import Backoff, CircuitBreaker, Fallback, Retry, Timeout
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.tasks.edge.live_policy import read_policy, with_policy
-from prefect_resilience.tasks.edge.policy_block import (
-    ResiliencePolicy,
-)
+from prefect_resilience.tasks.edge.policy_block import ResiliencePolicy
 
 FORM = Path(__file__).with_name("policy_form.json")
 

@@ -19,21 +19,10 @@ from prefect_resilience.durable.batches.run_passes import (
     passes_of,
 )
 from prefect_resilience.tasks.edge.artifacts import artifact_key
-from prefect_resilience.tasks.summaries.markdown import (
-    describe_start,
-    headline,
-    markdown,
-    text,
-)
+from prefect_resilience.tasks.summaries.markdown import describe_start, headline, markdown, text
 from prefect_resilience.tasks.summaries.story import CallRow, PassSeen, Story, divide, list_calls
 from prefect_resilience.tasks.summaries.timeline import MOST_LANES, draw
-from prefect_resilience.telemetry.model import (
-    Advice,
-    Happening,
-    PassFacts,
-    StateSeen,
-    TaskRunSeen,
-)
+from prefect_resilience.telemetry.model import Advice, Happening, PassFacts, StateSeen, TaskRunSeen
 
 AT = 1_800_000_000.0
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"

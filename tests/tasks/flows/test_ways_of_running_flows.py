@@ -12,14 +12,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import ParameterTypeError
 from pydantic import BaseModel
 
-from prefect_resilience import (
-    TaskFailure,
-    error_context,
-    failed,
-    redact,
-    resilient_flow,
-    resilient_task,
-)
+from prefect_resilience import TaskFailure, error_context, failed, redact, resilient_flow, resilient_task
 from prefect_resilience.durable.batches.edge.tags import current_batch
 
 pytestmark = pytest.mark.api
