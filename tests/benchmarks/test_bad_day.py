@@ -1,4 +1,4 @@
-"""The bad day: its columns counted by hand on a small day, and a day of seconds lived through by all four."""
+"""The bad day: its columns counted by hand on a small day, and its table in the README."""
 
 from pathlib import Path
 
@@ -76,11 +76,3 @@ def test_the_table_of_the_readme_is_that_of_the_page(tmp_path: Path) -> None:
     readme.write_text((ROOT / "README.md").read_text())
     bad_day_page.copy_table(ROOT / "docs" / "bad_day.md", readme)
     assert readme.read_text() == (ROOT / "README.md").read_text()
-
-
-def test_a_readme_without_a_place_for_the_table_is_left_alone(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("nothing\n<!-- bad day -->\n")
-    with pytest.raises(SystemExit, match="has no place for the table"):
-        bad_day_page.copy_table(ROOT / "docs" / "bad_day.md", readme)
-    assert readme.read_text() == "nothing\n<!-- bad day -->\n"
