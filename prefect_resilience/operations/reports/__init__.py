@@ -68,7 +68,6 @@ def report(since: When = None, until: When = None) -> FleetReport:
         events = counts.result() if counts else None
         if events is not None:
             _refuse(api, period, tally, events)
-        flow_runs = flows.result()
     if events is None:
         unknown.append(
             f"{EVENTS}: the API has no events of this period; it keeps them for 7 days by default."
@@ -83,7 +82,7 @@ def report(since: When = None, until: When = None) -> FleetReport:
         until=period.until,
         task_runs=total,
         tasks=tally.tasks(),
-        flow_runs=flow_runs.model_copy(update={"parked": events.parked if events else None}),
+        flow_runs=flows.result().model_copy(update={"parked": events.parked if events else None}),
         failed_attempts=events.codes.total() if events else None,
         errors=figures.errors_of(events.codes, total.attempts) if events else None,
         categories=dict(events.categories.most_common()) if events else None,
