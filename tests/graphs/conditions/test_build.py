@@ -84,6 +84,7 @@ def test_thousands_are_put_together_quickly_and_no_more_than_allowed() -> None:
     with pytest.raises(ConfigurationError, match="nested at most 100 levels deep"):
         _ = deep & succeeded()
     assert deep.extent[0] == 100
+    assert Condition.model_validate({"operator": "not", "condition": deep.conditions[0]}).extent[0] == 100
     assert Condition.model_validate_json(deep.model_dump_json()) == deep
     assert copy.deepcopy(deep) == deep
     assert deep.evaluate({"a": 1})
