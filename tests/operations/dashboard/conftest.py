@@ -21,7 +21,7 @@ from tests.operations.cli.conftest import call
 
 HOST = "127.0.0.1:4280"
 HEADERS = {"Origin": f"http://{HOST}", "X-Resilience-Token": "right"}
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @dataclass
