@@ -1,6 +1,4 @@
-"""What a failing call costs: the candidates fail as they should, and the requirements are judged."""
-
-import asyncio
+"""What a failing call costs: the requirements are judged."""
 
 import pytest
 
@@ -9,23 +7,6 @@ from benchmarks.any_call import BARE, OURS, OUTSIDE, STAMINA, TENACITY, Cost
 from benchmarks.failing_call import PYBREAKER
 
 pytestmark = pytest.mark.slow
-
-
-def test_each_candidate_retries_a_failure() -> None:
-    assert {name: fn(3) for name, fn in failing_call.retried(isasync=False).items()} == dict.fromkeys(
-        (BARE, OURS, STAMINA, TENACITY), 3
-    )
-
-    async def answers() -> list[int]:
-        return [await fn(3) for fn in failing_call.retried(isasync=True).values()]
-
-    assert asyncio.run(answers()) == [3] * 4
-
-
-def test_each_breaker_rejects() -> None:
-    with failing_call.rejected() as calls_of:
-        for calls in calls_of.values():
-            assert [calls[name]() for name in (BARE, OURS, PYBREAKER)] == [None] * 3
 
 
 def test_each_requirement_can_be_missed() -> None:

@@ -29,6 +29,12 @@ def test_trigger_rules_when_nothing_produced_a_value(rule: str, reason: str | No
     assert course.reasons.get("c") == reason
 
 
+def test_a_dependency_that_succeeded_is_not_among_those_that_did_not() -> None:
+    plan = [node("a"), node("s"), node("c", "a", "s", rule="all_success")]
+    reasons = play(plan, {"a": ended("a", fails=True)}).reasons
+    assert reasons["c"] == "not all of its dependencies succeeded: a failed"
+
+
 def test_any_success_starts_at_the_first_and_does_not_start_again() -> None:
     schedule = Schedule([node("a"), node("b"), node("c", "a", "b", rule="any_success")])
     assert schedule.start().ready == ("a", "b")
@@ -144,9 +150,10 @@ class TestAdd:
 
     def test_added_nodes_follow_the_same_rules(self) -> None:
         schedule = self.started(node("a"))
-        step = schedule.add([node("n", "a"), node("free"), node("h", handles_error="n")], by="a")
+        first = node("first", "a", "free", rule="any_success")
+        step = schedule.add([node("n", "a"), node("free"), node("h", handles_error="n"), first], by="a")
         assert step == ScheduleStep(("free",))
-        assert schedule.settle("free", Ended(True)) == ScheduleStep()
+        assert schedule.settle("free", Ended(True)) == ScheduleStep(("first",))
         assert schedule.settle("a", Ended(True)) == ScheduleStep(("n",))
         assert schedule.settle("n", ended("n", fails=True, to=["h"])) == ScheduleStep(("h",))
 
@@ -167,7 +174,11 @@ class TestAdd:
         [
             ([node("n", on_success="done")], "the added node 'n' routes to 'done', which has started"),
             ([node("n", on_success="b")], "the added node 'n' routes to 'b', which runs without a route"),
-            ([node("n", "m"), node("m", "n")], "'a' adds nodes that wait for each other: "),
+            ([node("n", "m"), node("m", "n")], "'a' adds nodes that wait for each other: n -> m -> n"),
+            (
+                [node("n", "m"), node("m", handles_error="n")],
+                "'a' adds nodes that wait for each other: n -> m -> n",
+            ),
             ([node("n", "h", on_failure="h")], "'a' adds nodes that wait for each other: "),
             ([node("n", "k", on_failure="h")], "'a' adds nodes that wait for each other: "),
         ],
