@@ -136,6 +136,7 @@ def test_an_answer_that_comes_too_late_is_closed(make_web, server, way):
     web = make_web(timeout=0.15, retry=None)
     server.says(Act(hold=held, body=b"x" * 10_000))
     errors: list[BaseException] = []
+    of_others = overdue_calls()
 
     def ask() -> None:
         try:
@@ -151,7 +152,7 @@ def test_an_answer_that_comes_too_late_is_closed(make_web, server, way):
         ask()
     assert len(errors) == 1
     held.set()
-    assert until(lambda: overdue_calls() == 0)
+    assert until(lambda: overdue_calls() <= of_others)
     assert web.calm()
     server.says(200)
     assert web.get(server.url).status_code == 200
