@@ -97,8 +97,8 @@ def list_runs(*, limit: Limit = 100, how: Answering = ANSWERING) -> int:
     return how.answer(rows, look.table(COLUMNS, rows[:limit]), plural(len(rows), "flow run") + shown)
 
 
-@app.command
-def parked(*, how: Answering = ANSWERING) -> int:
+@app.command(name="parked")
+def list_parked_runs(*, how: Answering = ANSWERING) -> int:
     """Show the parked flow runs: when each goes on, for which circuit it waits, and why.
 
     Example: prefect-resilience runs parked
@@ -123,7 +123,7 @@ def wake_runs(*runs: str, circuit: str | None = None, how: Asking = ASKING) -> i
         raise ConfigurationError("name the flow runs to wake, or their circuit: --circuit NAME")
     with how.at_store() as url:
         known = read_parked(url)
-        chosen = _named(runs, known) if circuit is None else [run for run in known if run.circuit == circuit]
+        chosen = _select(runs, known) if circuit is None else [run for run in known if run.circuit == circuit]
         if not chosen:
             names = {run.circuit for run in known if run.circuit}
             raise ConfigurationError(
@@ -150,7 +150,7 @@ def wake_runs(*runs: str, circuit: str | None = None, how: Asking = ASKING) -> i
     return 1 if refusals else 0
 
 
-def _named(names: tuple[str, ...], known: list[ParkedRun]) -> list[ParkedRun]:
+def _select(names: tuple[str, ...], known: list[ParkedRun]) -> list[ParkedRun]:
     chosen: list[ParkedRun] = []
     for name in names:
         same = [run for run in known if name in (run.flow_run_id, run.name)]

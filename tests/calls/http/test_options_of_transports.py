@@ -131,7 +131,7 @@ def test_a_deadline_ends_an_attempt_that_hangs(make_web, server):
 
 @each_client
 def test_an_answer_that_comes_too_late_is_closed(make_web, server, way):
-    """A sync attempt is abandoned in its thread; its answer comes when nobody waits for it."""
+    """A sync attempt is abandoned in its thread; its answer comes too late."""
     held = threading.Event()
     web = make_web(timeout=0.15, retry=None)
     server.says(Act(hold=held, body=b"x" * 10_000))

@@ -158,7 +158,7 @@ def test_none_of_the_corpus_is_in_what_is_written(until: Any, caplog: pytest.Log
 
 
 def planted(name: str) -> str:
-    """A secret that stands in no line of this file: a traceback shows source code."""
+    """A secret that no line of this file has: a traceback shows source code."""
     return "-".join(("planted", name, "x7Q"))
 
 
