@@ -267,7 +267,8 @@ class EffectClaim(LedgerSequences):
         """The event that the call's error proves."""
         info, witness = self._classified(error), self._witness
         entered = self._running.entered
-        if (witness.shows_nothing_taken() or is_request(error)) and not self.effect.one_request:
+        # A promise of one request does not say that a request to the framework came before it.
+        if is_request(error) or (witness.shows_nothing_taken() and not self.effect.one_request):
             witness.saw_native(find_unwatched_channel(self.fn, *self.here.parameters.values()))
         proven = proves_not_done(error, info, entered=entered, effect=self.effect, witness=witness)
         if isinstance(error, UnawaitedResult):

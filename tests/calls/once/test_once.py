@@ -16,6 +16,7 @@ import pytest
 
 from prefect_resilience import (
     ConfigurationError,
+    Effect,
     InDoubt,
     NotDone,
     NotRecorded,
@@ -403,11 +404,10 @@ def test_no_context_is_an_argument_of_the_model_even_if_its_name_cannot_be_resol
 # -- what a tool asks of its framework
 
 
-@pytest.mark.parametrize(
-    ("traffic", "outcome"), [("none", GraphInterrupt), ("file", InDoubt), ("native", InDoubt)]
-)
-def test_a_request_to_the_framework_is_passed_on_if_nothing_can_have_left(traffic, outcome, tmp_path):
+@pytest.mark.parametrize("traffic", ["none", "file", "native", "own"])
+def test_a_request_to_the_framework_is_passed_on_if_nothing_can_have_left(traffic, tmp_path):
     answers: list[str] = []
+    outcome = GraphInterrupt if traffic == "none" else InDoubt
 
     def ask(by: str) -> str:
         if answers:
@@ -419,8 +419,10 @@ def test_a_request_to_the_framework_is_passed_on_if_nothing_can_have_left(traffi
     def ask_with_driver(by: str) -> str:
         return f"{ctypes.CDLL}" and ask(by)
 
-    approve = once(ask_with_driver if traffic == "native" else ask, scope="s")
-    with pytest.raises(outcome):
+    tool = ask_with_driver if traffic in ("native", "own") else ask
+    own = resilient(effect=Effect(key="k", one_request=True), retry=None)
+    approve = own(tool) if traffic == "own" else once(tool, scope="s")
+    with pytest.raises(outcome), batch("b"):
         approve(traffic)
     answers.append("yes")
     if outcome is GraphInterrupt:
