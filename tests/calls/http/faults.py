@@ -100,13 +100,13 @@ def answered(status: int, executed: bool) -> Callable[[World], None]:
 
 
 def slow_for_the_client(world: World) -> None:
-    world.client = {"timeout": 0.2}
-    world.server.says(Act(delay=0.6), 200)
+    world.client = {"timeout": 0.5}
+    world.server.says(Act(delay=2), 200)
 
 
 def slow_for_the_transport(world: World) -> None:
-    world.transport = {"timeout": 0.2}
-    world.server.says(Act(delay=0.6), 200)
+    world.transport = {"timeout": 0.5}
+    world.server.says(Act(delay=2), 200)
 
 
 def redirect_then(fault: Act) -> Callable[[World], None]:

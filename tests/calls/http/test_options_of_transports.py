@@ -12,6 +12,7 @@ import pytest
 from anyio import move_on_after
 
 from prefect_resilience import Bulkhead, CircuitBreaker, Fallback, Timeout, TokenLimit
+from prefect_resilience.base import deadlines
 from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError, ConfigurationError
 from prefect_resilience.guards.limits import tokens
 from prefect_resilience.guards.limits.tokens import read_buckets
@@ -105,23 +106,21 @@ def test_each_host_has_its_circuit(make_web, server, other):
 
 
 @each_client
-def test_a_deadline_is_for_all_attempts(make_web, server):
-    web = make_web(deadline=0.5, retry=Retry(attempts=50, backoff=Backoff.constant(0.1)))
+def test_a_deadline_is_for_all_attempts(make_web, server, monkeypatch):
+    """By a clock that moves on by 16 seconds with each request."""
+    monkeypatch.setattr(deadlines, "monotonic", lambda: time.monotonic() + 16 * len(server.seen))
+    web = make_web(deadline=60, retry=Retry(attempts=50, backoff=Backoff.constant(0.01)))
     server.says(503)
-    began = time.monotonic()
     assert web.get(server.url).status_code == 503
-    assert time.monotonic() - began < 1.0
-    assert 2 <= len(server.seen) <= 6
+    assert len(server.seen) == 4
 
 
 def test_a_deadline_ends_an_attempt_that_hangs(make_web, server):
     held = threading.Event()
-    web = make_web(deadline=0.3)
+    web = make_web(deadline=0.3, client={"timeout": None})
     server.says(503, Act(hold=held))
-    began = time.monotonic()
     with pytest.raises(AttemptTimeout):
         web.get(server.url)
-    assert time.monotonic() - began < 1.0
     held.set()
     assert web.calm()
 
@@ -133,7 +132,7 @@ def test_a_deadline_ends_an_attempt_that_hangs(make_web, server):
 def test_an_answer_that_comes_too_late_is_closed(make_web, server, way):
     """A sync attempt is abandoned in its thread; its answer comes too late."""
     held = threading.Event()
-    web = make_web(timeout=0.15, retry=None)
+    web = make_web(timeout=1, retry=None)
     server.says(Act(hold=held, body=b"x" * 10_000))
     errors: list[BaseException] = []
     of_others = overdue_calls()
@@ -161,19 +160,19 @@ def test_an_answer_that_comes_too_late_is_closed(make_web, server, way):
 @pytest.mark.parametrize("way", ["async"])  # a thread cannot be cancelled
 def test_a_cancelled_request_is_gone_at_once(make_web, server):
     held = threading.Event()
-    web = make_web(limits=Bulkhead(1, max_wait=0, name="one"), circuit=breaker("http:{host}"))
+    web = make_web(
+        limits=Bulkhead(1, max_wait=0, name="one"), circuit=breaker("http:{host}"), client={"timeout": None}
+    )
     server.says(Act(hold=held))
 
-    async def cancelled() -> float:
+    async def cancelled() -> None:
         asking = asyncio.create_task(web.client.get(server.url))
         await asyncio.to_thread(until, lambda: bool(server.seen))
-        began = time.monotonic()
         asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-        return time.monotonic() - began
+        await asyncio.wait({asking}, timeout=8)  # the answer is held for longer
+        assert asking.cancelled()
 
-    assert web.run(cancelled()) < 0.1
+    web.run(cancelled())
     assert web.calm()
     held.set()
     assert until(lambda: server.open_connections == 0)
