@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -45,9 +46,9 @@ class Split(Policy):
             raise ValueError(f"{type(self).__name__} has both parts and size: write one of them")
         return self
 
+    @abstractmethod
     def of(self, value: Any) -> list[Any]:
         """The parts of a value; only the value itself if it cannot be made smaller."""
-        raise NotImplementedError(f"{type(self).__name__} cannot split: implement its method of(value)")
 
 
 class ListSplit(Split):

@@ -22,7 +22,7 @@ from tests.stores_servers import RedisServer
 FILE = Path(__file__).parents[2] / "deployments" / "compose.yaml"
 METRICS = FILE.with_name("compose.metrics.yaml")
 POSTGRES = Path("/usr/lib/postgresql/15/bin")
-TRIGRAMS = Path("/usr/share/postgresql/15/extension/pg_trgm.control")
+"""Prefect's server wants PostgreSQL 15 with contrib (pg_trgm), as in Debian's postgresql-15."""
 
 
 def read(file: Path = FILE, **environment: str) -> dict[str, Any]:

@@ -86,11 +86,6 @@ def side():
     return met
 """
 
-needs_postgres = pytest.mark.skipif(
-    not (compose.POSTGRES / "postgres").exists() or not compose.TRIGRAMS.exists(),
-    reason="Prefect's server wants PostgreSQL 15 with contrib (pg_trgm), as in Debian's postgresql-15",
-)
-
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[compose.Fleet]:
@@ -103,7 +98,6 @@ def fleet(tmp_path: Path) -> Iterator[compose.Fleet]:
         started.end()
 
 
-@needs_postgres
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_two_workers_on_separate_pools_share_one_circuit(fleet: compose.Fleet, tmp_path: Path):

@@ -19,7 +19,7 @@ from prefect_resilience.durable.letters.model import DeadLetter, as_stored
 from prefect_resilience.durable.letters.queue import OPEN, DeadLetterQueue, new_id
 from prefect_resilience.operations import reports as reading
 from prefect_resilience.operations.reports.api import Period
-from prefect_resilience.stores import MemoryStore, Store, open_store
+from prefect_resilience.stores import Store, open_store
 from prefect_resilience.stores.base import write
 
 NOW = datetime.now(UTC)
@@ -27,12 +27,8 @@ NOW = datetime.now(UTC)
 
 @pytest.fixture(params=["sqlite", "memory", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    if request.param == "memory":
-        store: Any = MemoryStore()
-    elif request.param == "sqlite":
-        store = open_store(f"sqlite:///{tmp_path}/many.db")
-    else:
-        store = open_store(request.getfixturevalue("redis_url"))
+    urls = {"memory": f"memory://{tmp_path.name}", "sqlite": f"sqlite:///{tmp_path}/many.db"}
+    store: Any = open_store(urls.get(request.param) or request.getfixturevalue("redis_url"))
     yield store
     store.close()
 
@@ -121,7 +117,7 @@ def test_a_purge_reads_what_is_old(store: Store, monkeypatch: pytest.MonkeyPatch
 
 def test_the_report_reads_the_letters_of_its_period(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prefect_resilience.stores.base.PAGE", 10)
-    monkeypatch.setattr(reading, "queue_of", lambda: DeadLetterQueue(store))
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", store.url)
     monkeypatch.setattr(reading, "OLDER_READ", 30)
     bury(store, 100, timedelta())
     bury(store, 25, timedelta(days=5))

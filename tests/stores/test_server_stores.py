@@ -1,11 +1,11 @@
 """What only stores on servers have: many hosts, a clock of their own, and things to be tidied away."""
 
-import os
 import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from tempfile import TemporaryFile
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,9 +16,10 @@ import redis
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import Store, open_store, postgres
 from prefect_resilience.stores.base import News, WatchedStore
+from tests.operations.diagnosis.pooler import Pooler
 from tests.stores.counting import COUNT
 from tests.stores.forks import use_in_forked_child
-from tests.stores_servers import RedisServer
+from tests.stores_servers import PostgresServer, RedisServer
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -45,7 +46,6 @@ MANY = pytest.param(16, 1000, marks=[pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize(("processes", "increments"), [(8, 200), MANY])
 def test_no_increment_of_many_processes_is_lost(
     python: Start, url: str, processes: int, increments: int
@@ -59,7 +59,6 @@ def test_no_increment_of_many_processes_is_lost(
     assert found.value == processes * increments
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_uses_connections_of_its_own(store: Store, url: str) -> None:
     use_in_forked_child(store, url)
 
@@ -74,10 +73,10 @@ def test_a_redis_is_also_reached_by_its_socket(own_redis: RedisServer) -> None:
 
 
 def test_postgres_keeps_plans_for_those_who_speak_to_it_without_a_pooler(
-    postgres_url: str, sql: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    own_postgres: PostgresServer,
 ) -> None:
-    def kept() -> int:
-        store: Any = open_store(postgres_url)
+    def kept(port: int) -> int:
+        store: Any = open_store(own_postgres.url(port, sslmode="disable"))
         version = 0
         for number in range(2 * postgres.PREPARE_AFTER):
             version = store.swap("key", version, number)
@@ -88,31 +87,30 @@ def test_postgres_keeps_plans_for_those_who_speak_to_it_without_a_pooler(
         store.close()
         return plans
 
-    assert kept() == 2
-    # A pooler gives numbers of its own to its connections.
-    monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", 7)
-    assert kept() == 0
+    assert kept(own_postgres.port) == 2
+    # The greeting is the last connection's, and statements take turns on both.
+    with closing(Pooler(own_postgres.port, 2)) as pooler:
+        assert kept(pooler.port) == 0
 
 
 def test_postgres_is_not_asked_whether_it_is_there_while_it_is_busy(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By what libpq itself writes down of what it sends."""
     store: Any = open_store(postgres_url)
-    asked: list[str] = []
-
-    def listen(connection: Any) -> None:
-        execute = connection.execute
-        monkeypatch.setattr(
-            connection, "execute", lambda text, *more: asked.append(text) or execute(text, *more)
-        )
-
-    store.using(listen)
-    monkeypatch.setattr(postgres, "FRESH_SECONDS", 60.0)
-    store.load("key")
-    assert len(asked) == 1
-    monkeypatch.setattr(postgres, "FRESH_SECONDS", -1.0)
-    store.load("key")
-    assert asked == [asked[0], "SELECT 1", asked[0]]
+    with TemporaryFile("w+") as sent:
+        store.using(lambda connection: connection.pgconn.trace(sent.fileno()))
+        for fresh in (60.0, -1.0):
+            monkeypatch.setattr(postgres, "FRESH_SECONDS", fresh)
+            store.load("key")
+        monkeypatch.setattr(postgres, "FRESH_SECONDS", 60.0)
+        store.using(lambda connection: connection.pgconn.untrace())
+        sent.seek(0)
+        assert re.findall(r"\t(?:Bind|Query\t.*)", sent.read()) == [
+            "\tBind",
+            '\tQuery\t "SELECT 1"',
+            "\tBind",
+        ]
     store.close()
 
 

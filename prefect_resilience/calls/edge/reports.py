@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from abc import abstractmethod
 from collections import OrderedDict
 from sys import modules
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -113,9 +114,9 @@ class ReportingRun(RunContext):
     emit: ClassVar[staticmethod[..., None]]
     """Sends an event of a decision, or only counts it."""
 
+    @abstractmethod
     def log(self, report: CallReport) -> None:
         """Log the line of a report."""
-        raise NotImplementedError
 
     def report(self, report: CallReport) -> None:
         self.log(report)

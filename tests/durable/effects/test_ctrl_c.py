@@ -1,11 +1,12 @@
-"""Ctrl-C at each line of a sync call with every guard: nothing stays busy, nothing is sent twice."""
+"""Ctrl-C at each line of a sync call with every guard: nothing stays busy, nothing is sent twice.
+
+It strikes through CPython's API.
+"""
 
 import subprocess
 import sys
 
 import pytest
-
-pytestmark = pytest.mark.skipif(sys.implementation.name != "cpython", reason="strikes through CPython's API")
 
 PARTS = 8
 

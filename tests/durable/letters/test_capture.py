@@ -172,7 +172,9 @@ def test_a_letter_that_nothing_can_keep_is_told_to_the_log_and_fails_nothing(
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{blocked}/letters.db")
-    monkeypatch.setattr("prefect_resilience.durable.letters.edge.known.ENDING", "/not/a/name")
+    spool = spool_of(queue_of())
+    spool.parent.mkdir(exist_ok=True)
+    spool.write_text("a file where a folder should be")
     (state,) = campaign("lost", return_state=True).result(raise_on_failure=False)
     assert state.is_failed()
     assert "503" in state.message

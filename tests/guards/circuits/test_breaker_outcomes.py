@@ -78,10 +78,10 @@ def test_counts_says_what_is_a_failure(store: Any) -> None:
 
 
 def test_a_call_that_is_slow_is_timed(store: Any) -> None:
-    breaker = CircuitBreaker("service", store=store, slow_call=0.01, minimum_calls=100, sync_interval=60)
+    breaker = CircuitBreaker("service", store=store, slow_call=0.5, minimum_calls=100, sync_interval=60)
     ended = threading.Event()
     breaker.call(int)
-    breaker.call(lambda: ended.wait(0.03))
+    breaker.call(lambda: ended.wait(0.6))
     assert breaker.snapshot().window_slow == 1
 
 

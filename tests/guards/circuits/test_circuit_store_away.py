@@ -47,7 +47,7 @@ def test_calls_go_on_and_it_is_said_once(
 
 def test_it_opens_and_recovers_by_itself_without_a_store(store: Any, transitions: list[Transition]) -> None:
     store.away = True
-    breaker = CircuitBreaker("service", store=store, open_for=0.1, success_threshold=1, sync_interval=1e-9)
+    breaker = CircuitBreaker("service", store=store, open_for=1, success_threshold=1, sync_interval=1e-9)
     trip(breaker)
     with pytest.raises(CircuitOpenError):
         breaker.call(int)

@@ -197,9 +197,9 @@ def test_the_loser_keeps_its_place_until_it_ends(first, second, answer):
 
 def test_an_attempt_that_is_over_makes_no_more_calls():
     script = Script((LONG, "late"))
-    slow = resilient(retry=None, timeout=Timeout(0.05, mode="thread"), hedge=Hedge(0.15))(lambda: script())
+    slow = resilient(retry=None, timeout=Timeout(0.05, mode="thread"), hedge=Hedge(1))(lambda: script())
     with pytest.raises(AttemptTimeout):
         slow()
-    time.sleep(0.3)
+    time.sleep(1.5)
     assert script.calls == 1
     script.finish.set()

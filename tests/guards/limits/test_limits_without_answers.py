@@ -152,10 +152,10 @@ def test_overdue_calls_of_two_processes_never_exceed_the_places_while_half_of_th
 
 @pytest.mark.timeout(300)
 def test_two_processes_share_the_rate(counting, name):
-    two_processes(PREFECT_API_URL.value(), counting, f"RateLimit(6, name={name!r})")
-    # 2.5 s where they were allowed, less where they arrive; half of that if each process had its own rate.
+    two_processes(PREFECT_API_URL.value(), counting, f"RateLimit(3, name={name!r})")
+    # 5 s where they were allowed, less where they arrive; half of that if each process had its own rate.
     times = [visit.began for visit in counting.visits]
-    assert max(times) - min(times) >= 1.7
+    assert max(times) - min(times) >= 3.2
     with get_client(sync_client=True) as client:
         assert client.read_global_concurrency_limit_by_name(f"rate-limit:{name}").limit == 1
 
@@ -180,7 +180,7 @@ def test_after_its_wait_a_call_goes_on_alone_says_so_once_and_comes_back(
     caplog.set_level(logging.INFO, "prefect_resilience.limits")
     monkeypatch.setattr(line, "SERVER_SECONDS", 0.5)
     monkeypatch.setattr(leases, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr("prefect_resilience.tasks.edge.limits_api.API_SECONDS", 0.3)
+    monkeypatch.setattr("prefect_resilience.tasks.edge.limits_api.API_SECONDS", 3.0)
     outages, shared = limits_shared._outages, f"bulkhead:{name}"
     wide, narrow = Bulkhead(1, name=name), Bulkhead(1, max_wait=0, name=name)
 
@@ -215,8 +215,7 @@ def test_a_lease_is_renewed_through_refusals_while_an_overdue_call_runs_and_give
 ):
     monkeypatch.setattr(leases, "RENEW_SECONDS", 0.05)
     monkeypatch.setattr(leases, "TICK_SECONDS", 0.02)
-    renewed, renew, go_on = [], leases.renew, threading.Event()
-    monkeypatch.setattr(leases, "renew", lambda *args: renewed.append(renew(*args)) or renewed[-1])
+    go_on = threading.Event()
     proxy.trouble = half_busy(11)
 
     def body():
@@ -224,12 +223,13 @@ def test_a_lease_is_renewed_through_refusals_while_an_overdue_call_runs_and_give
             Bulkhead(1, name=name).call(call_with_deadline, go_on.wait, (60,), {}, 0.1)
 
     behind(proxy, body)
-    before = len(renewed)
-    wait_until(lambda: len(renewed) >= before + 3)
+    (lease,) = leases._leases.held
+    for _ in range(3):
+        due = lease.due
+        wait_until(lambda due=due: lease.due > due)
     assert slots(f"bulkhead:{name}") == 1
     go_on.set()
     wait_until(lambda: slots(f"bulkhead:{name}") == 0)
-    assert all(renewed)
     assert said_about(caplog, name) == []
 
 

@@ -98,7 +98,7 @@ def test_outside_of_a_resilient_run_nothing_is_kept():
 
 
 def test_what_a_killed_child_process_had_kept(warm_children):
-    @resilient_task(timeout=Timeout(5, mode="process"), retry=TWICE)
+    @resilient_task(timeout=Timeout(10, mode="process"), retry=TWICE)
     def slow():
         if previous_partial():
             assert previous_error().category == "timeout"

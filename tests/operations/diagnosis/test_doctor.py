@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from prefect_resilience.operations.cli.app import main
 from prefect_resilience.operations.diagnosis import environment, examine
 from prefect_resilience.operations.installation import install, uninstall
 from prefect_resilience.tasks.edge.policy_block import ResiliencePolicy
+from tests.guards.limits.api_proxy import ApiProxy
 
 pytestmark = pytest.mark.slow
 
@@ -168,9 +170,16 @@ def test_a_server_that_is_away(doctor: Callable[..., Any]):
 def test_events_that_do_not_arrive(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(environment, "EVENT_ARRIVES", SOME_TIME)
     assert list(environment.events(client)) == []
-    monkeypatch.setattr(environment, "_send", lambda *_: None)
     monkeypatch.setattr(environment, "EVENT_ARRIVES", 0.0)
-    (found,) = environment.events(client)
+    losing = ApiProxy(PREFECT_API_URL.value())
+    with (
+        closing(losing),
+        temporary_settings({PREFECT_API_URL: losing.url}),
+        get_client(sync_client=True) as client_of_it,
+    ):
+        first = losing.asked
+        losing.trouble = lambda number: 204 if number == first else None
+        (found,) = environment.events(client_of_it)
     assert "automations do not run" in found.says
 
 
