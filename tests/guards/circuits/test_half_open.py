@@ -20,24 +20,6 @@ def test_so_many_probes_at_a_time_and_no_more() -> None:
     assert bench.asks("c") is None
 
 
-def test_a_lease_ends_by_itself() -> None:
-    bench = Bench(probe_lease=60).opened()
-    assert bench.asks("dead", after=30) is None
-    assert bench.asks("b", after=59.9) is not None
-    assert bench.asks("b", after=0.1) is None
-    assert set(bench["leases"]) == {"b"}
-    assert bench["state"] == "half_open", "a lease that ended was neither a success nor a failure"
-
-
-def test_a_prober_that_answers_after_its_lease_is_still_heard() -> None:
-    """It is evidence of this half-open period: a service slower than the lease must be able to close."""
-    bench = Bench(probe_lease=10, success_threshold=1).opened()
-    assert bench.asks("slow", after=30) is None
-    bench.does(Tick(), after=11)
-    assert not bench["leases"]
-    assert bench.calls(("s", 1), owner="slow")["state"] == "closed"
-
-
 @pytest.mark.parametrize(
     ("probes", "state"),
     [
@@ -75,25 +57,6 @@ def test_an_adaptive_circuit_probes_by_the_rate_it_has_learnt() -> None:
     assert bench.probed("s").probed("s")["state"] == "closed"
     bench.calls(("f", 12)).looked("f")
     assert bench["state"] == "open", "it was not well after all"
-
-
-def test_a_service_that_answered_no_probe_gets_one_call_in_the_next_period() -> None:
-    bench = Bench().opened().looked("f", "f").looked("f")
-    assert (bench["state"], bench["reason"]) == ("open", "a probe failed")
-    assert bench.looked("s", "f")["state"] == "half_open", "an answer makes patient again"
-    assert bench.probed("s")["state"] == "closed"
-
-
-def test_a_probe_of_an_earlier_period_keeps_its_place() -> None:
-    bench = Bench(probes=2, open_for=1, open_backoff=1, probe_lease=60).opened().does(Tick(), after=1)
-    assert bench.asks("slow") is None
-    assert bench.asks("quick") is None
-    bench.calls(("f", 2), owner="quick").does(Tick(), after=1)
-    assert bench["state"] == "half_open"
-    assert bench.asks("third") is None
-    assert bench.asks("fourth") is not None
-    bench.does(Release("slow"))
-    assert bench.asks("fourth") is None
 
 
 def test_a_probe_to_which_the_server_says_not_now_opens_it_at_once() -> None:

@@ -111,21 +111,6 @@ def test_a_clock_that_jumps_loses_no_sense(batches: list[Any]) -> None:
     assert totals(document, now + 1000) == WindowTotals()
 
 
-def test_a_bucket_of_the_future_joins_the_present_one() -> None:
-    document = record(None, 60.0, [("f", 2)], 1000.0)
-    document = record(document, 60.0, [("f", 1)], 1010.0)
-    assert totals(document, 900.0) == WindowTotals(3, 3, 0)
-    document = record(document, 60.0, [("s", 1)], 900.0)
-    assert document["buckets"] == [[180, 4, 3, 0]]
-
-
-def test_another_size_begins_anew() -> None:
-    document = record(None, 60.0, [("f", 2)], 1000.0)
-    assert totals(record(document, 30.0, [("s", 1)], 1000.0), 1000.0) == WindowTotals(1, 0, 0)
-    assert totals(record(document, 10, [("s", 1)], 1000.0), 1000.0) == WindowTotals(1, 0, 0)
-    assert totals(None, 0.0) == WindowTotals()
-
-
 @pytest.mark.parametrize("window_of", [1, "1", 10_000, "10ms", "7d"])
 def test_the_least_and_the_most_are_still_a_window(window_of: int | str) -> None:
     assert parse_window(window_of) > 0

@@ -108,7 +108,7 @@ def test_a_splitter_of_ones_own():
         pass
 
     with pytest.raises(TypeError, match=r"abstract class Halves .* abstract method '?of'?"):
-        Halves(parameter="x")
+        Halves(parameter="x")  # pyright: ignore[reportAbstractUsage]
 
 
 def test_mergers():
