@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from abc import abstractmethod
 from collections import OrderedDict
 from sys import modules
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from uuid import UUID, uuid4
 
 from prefect_resilience.base.edge.current_settings import run_contexts
@@ -102,7 +101,7 @@ def emit_effect(happening: str, name: str, payload: dict[str, Any]) -> None:
     emit(happening, "effect", name, payload)
 
 
-class ReportingRun(RunContext):
+class ReportingRun(RunContext, Protocol):
     """The part of `RunContext` that task runs and calls outside of one have in common."""
 
     __slots__ = ()
@@ -114,7 +113,6 @@ class ReportingRun(RunContext):
     emit: ClassVar[staticmethod[..., None]]
     """Sends an event of a decision, or only counts it."""
 
-    @abstractmethod
     def log(self, report: CallReport) -> None:
         """Log the line of a report."""
 
