@@ -8,6 +8,9 @@
 Starts a Prefect server, a process worker and a service on the loopback. The service answers 503 while it is
 down. Each flow calls it in three tasks; the second one is an external effect. With --kill, the server and the
 worker are killed in the middle of the outage, and started again 10 s later.
+
+What is held is counted while the service is down: each process by the state of its flow run, and the slots of
+the deployment's concurrency limit. A probe, and a run that starts for the first time, are not parked.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -28,6 +33,7 @@ from prefect_resilience.testing.services import ReceivedRequest, Reply
 from tests.prefect_server import end_server, start_server
 
 ROOT = Path(__file__).parents[1]
+RUN_ID = b"PREFECT__FLOW_RUN_ID="
 
 PROGRAM = """
 import os
@@ -88,10 +94,28 @@ class Shop(ScriptedService):
         return Reply(body={"taken": True})
 
 
-def processes_of(worker: int) -> int:
-    """The processes of flow runs below the worker."""
-    listed = subprocess.run(["ps", "-eo", "ppid,args"], capture_output=True, text=True, check=True).stdout
-    return sum(line.split()[0] == str(worker) for line in listed.splitlines()[1:])
+def processes_of_runs() -> Counter[str]:
+    """How many processes each flow run has, by its id."""
+    found = Counter[str]()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            variables = (folder / "environ").read_bytes().split(b"\0")
+            found.update(each[len(RUN_ID) :].decode() for each in variables if each.startswith(RUN_ID))
+    return found
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at all runs: how many were Parked, and what these and the others held. `late`: the seconds for
+    which a process has outlived the parking of its run."""
+
+    at: float
+    parked: int
+    processes_of_parked: int
+    processes_of_others: int
+    slots_of_parked: int
+    slots_of_others: int
+    late: float
 
 
 def measure(asked: argparse.Namespace) -> dict[str, Any]:
@@ -132,7 +156,11 @@ def _measure(asked: argparse.Namespace, folder: Path, shop: Shop) -> dict[str, A
         client.create_work_pool(WorkPoolCreate(name="fleet", type="process"))
         source: Any = flow.from_source(str(folder), f"program.py:{'plain' if asked.plain else 'shop'}")
         deployment = source.deploy(
-            name="d", work_pool_name="fleet", print_next_steps=False, ignore_warnings=True
+            name="d",
+            work_pool_name="fleet",
+            concurrency_limit=4 * asked.runs,  # only to count the slots
+            print_next_steps=False,
+            ignore_warnings=True,
         )
         wave = Wave(client, deployment, folder)
         try:
@@ -165,6 +193,35 @@ class Wave:
         start_server(self.folder, os.getpid())
         self.worker = self.start_worker()
 
+    def read(self, ids: list[Any]) -> list[Any]:
+        from prefect.client.schemas.filters import FlowRunFilter
+
+        wanted = FlowRunFilter.model_validate({"id": {"any_": ids}})
+        return sorted(self.client.read_flow_runs(flow_run_filter=wanted), key=lambda run: run.id)
+
+    def look(self, ids: list[Any], began: float) -> tuple[list[Any], Sample]:
+        """The runs, and what they hold."""
+        before, processes, slots = self.read(ids), processes_of_runs(), self.count_slots()
+        read = self.read(ids)
+        parked = [new for old, new in zip(before, read, strict=True) if is_still_parked(old, new)]
+        lingering = [run for run in parked if processes[str(run.id)]]
+        held = max(sum(run.state.type.value in HOLDING for run in both) for both in (before, read))
+        parked_at = min((run.state.timestamp.timestamp() for run in lingering), default=time.time())
+        return read, Sample(
+            at=time.time() - began,
+            parked=len(parked),
+            processes_of_parked=len(lingering),
+            processes_of_others=sum(processes[str(run.id)] > 0 for run in read) - len(lingering),
+            slots_of_parked=max(slots - held, 0),
+            slots_of_others=min(slots, held),
+            late=max(time.time() - parked_at, 0.0),
+        )
+
+    def count_slots(self) -> int:
+        """The slots of the deployment's concurrency limit that are taken."""
+        limit = self.client.read_deployment(self.deployment).global_concurrency_limit
+        return self.client.read_global_concurrency_limit_by_name(limit.name).active_slots or 0
+
     def run(self, runs: int, shop: Shop, down: float, name: str, kill: bool = False) -> dict[str, Any]:
         shop.taken.clear()
         shop.asked.clear()
@@ -176,29 +233,37 @@ class Wave:
             ).id
             for number in range(runs)
         ]
-        held, states = list[tuple[float, int, int]](), Counter[str]()
+        samples, read = list[Sample](), list[Any]()
         while time.time() < began + down + 900:
             if kill and time.time() > began + down / 2:
                 self.kill()
                 kill = False
-            read = [self.client.read_flow_run(run_id) for run_id in ids]
-            states = Counter(run.state.name for run in read)
-            held.append((time.time() - began, processes_of(self.worker.pid), states["Running"]))
-            if sum(states[end] for end in ("Completed", "Failed", "Crashed")) == runs:
+            read, sample = self.look(ids, began)
+            samples.append(sample)
+            if all(run.state.name in ("Completed", "Failed", "Crashed") for run in read):
                 break
             time.sleep(1.0)
         ended = max(run.state.timestamp.timestamp() for run in read)
-        quiet = [(processes, slots) for at, processes, slots in held if down / 2 <= at < down]
+        while_down = [sample for sample in samples if sample.at < down]
+        quiet = [sample for sample in while_down if sample.at >= down / 2]
         back = max(shop.back_at, began)
         probe = min((at for at in shop.asked if at >= back), default=ended)
         return {
-            "states": dict(states),
+            "states": dict(Counter(run.state.name for run in read)),
             "seconds after its return": round(ended - back, 1),
             "seconds from its return to the first request": round(probe - back, 1),
             "seconds from that request to the last end": round(ended - probe, 1),
-            "processes held, mean of the second half": _mean([processes for processes, _ in quiet]),
-            "slots held, mean of the second half": _mean([slots for _, slots in quiet]),
-            "processes held, most of the second half": max((processes for processes, _ in quiet), default=0),
+            "looks at a run that was Parked": sum(sample.parked for sample in while_down),
+            "of these with a process": sum(sample.processes_of_parked for sample in while_down),
+            "of these with a slot": sum(sample.slots_of_parked for sample in while_down),
+            "seconds for which a process outlived the parking": round(
+                max((sample.late for sample in samples), default=0.0), 1
+            ),
+            "second half: parked runs, mean": _mean([sample.parked for sample in quiet]),
+            "second half: processes of parked runs": _mean([sample.processes_of_parked for sample in quiet]),
+            "second half: slots of parked runs": _mean([sample.slots_of_parked for sample in quiet]),
+            "second half: processes of other runs": _mean([sample.processes_of_others for sample in quiet]),
+            "second half: slots of other runs": _mean([sample.slots_of_others for sample in quiet]),
             "requests while it was down": sum(at < shop.back_at for at in shop.asked),
             "requests in the busiest second after": _busiest([at for at in shop.asked if at >= shop.back_at]),
             "orders taken twice": sum(
@@ -207,6 +272,15 @@ class Wave:
             "orders": sum(what.startswith("order") for what in shop.taken),
             "starts of runs": sum(run.run_count for run in read),
         }
+
+
+HOLDING = ("PENDING", "RUNNING", "CANCELLING")
+"""The types of states in which a flow run takes a slot of its deployment."""
+
+
+def is_still_parked(before: Any, after: Any) -> bool:
+    """Whether a run was parked all the time between two looks at it."""
+    return after.state.name == "Parked" and before.state.id == after.state.id
 
 
 def _mean(numbers: list[int]) -> float:

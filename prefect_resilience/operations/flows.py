@@ -331,7 +331,7 @@ def crash_silent_runs(
     limit = None if silent_minutes is None else timedelta(minutes=silent_minutes)
     silent = closing.crash_silent(limit, dry_run=dry_run)
     for run in silent:
-        get_run_logger().warning("Flow run %r (%s): %s", run.name, run.id, run)
+        get_run_logger().warning("Flow run %r (%s): %s", run.name, run.id, run.why)
     stranded = [*parking.mend_parked(dry_run=dry_run)]
     for parked, trouble in stranded:
         get_run_logger().warning("Flow run %r (%s): %s", parked.name, parked.flow_run_id, trouble)

@@ -2,15 +2,11 @@
 
 A parked run holds no process: it waits in the API as Scheduled, named Parked, until a worker runs it again.
 
-    parking ──> parked ──> running ──> (parking, ...)
-
 The intent is stored before the state is set, so a process that is killed in between does not lose the wait.
 Times are seconds since the epoch.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 from pydantic import BaseModel
 
@@ -41,15 +37,11 @@ class ParkedRun(BaseModel, frozen=True):
     at: float
     since: float
     parks: int = 1
-    state: Literal["parking", "parked", "running"] = "parking"
+    is_open: bool = True
+    """Whether it is, or should be, parked."""
     circuit: str | None = None
     not_before: float | None = None
     deadline: float | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is, or should be, parked."""
-        return self.state != "running"
 
 
 def key_of(flow_run_id: str) -> str:

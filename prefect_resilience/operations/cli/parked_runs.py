@@ -14,12 +14,12 @@ from prefect_resilience.base.process import user_of_host
 from prefect_resilience.base.text import plural, utc_text
 from prefect_resilience.durable.batches.edge.closing import list_running
 from prefect_resilience.durable.batches.edge.flow_runs import find_run, find_runs
-from prefect_resilience.durable.batches.edge.parking import APART, list_parked, wake
+from prefect_resilience.durable.batches.edge.parking import list_parked, wake
 from prefect_resilience.durable.batches.parked import PARKED, ParkedRun
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.options import ANSWERING, ASKING, Answering, Asking, Limit
+from prefect_resilience.operations.cli.options import ANSWERING, Answering, Limit
 
 SHOWN = 100
 
@@ -109,45 +109,25 @@ def list_parked_runs(*, how: Answering = ANSWERING) -> int:
 
 
 @app.command(name="wake")
-def wake_runs(*runs: str, circuit: str | None = None, how: Asking = ASKING) -> int:
+def wake_runs(run: str, *more: str, how: Answering = ANSWERING) -> int:
     """Let parked flow runs go on now, but never before the time for which a service asked.
 
     Example: prefect-resilience runs wake tidy-newt
-    Example: prefect-resilience runs wake --circuit llm:primary
 
     Args:
-        runs: The names or ids of the flow runs, as `runs parked` prints them.
-        circuit: All runs that wait for this circuit, 2 s apart.
+        run: The name or the id of a flow run, as `runs parked` prints it.
+        more: Further flow runs.
     """
-    if bool(runs) is (circuit is not None):
-        raise ConfigurationError("name the flow runs to wake, or their circuit: --circuit NAME")
     with how.at_store() as url:
-        known = read_parked(url)
-        chosen = _select(runs, known) if circuit is None else [run for run in known if run.circuit == circuit]
-        if not chosen:
-            names = {run.circuit for run in known if run.circuit}
-            raise ConfigurationError(
-                f"no flow run waits for the circuit {circuit!r}{_nearest(circuit, names)}"
-            )
-        if circuit is not None:
-            how.confirm(f"wake {plural(len(chosen), 'parked flow run')}", COLUMNS, [*map(row_of, chosen)])
-        woken = [
-            (run, wake(run, user_of_host(), after=place * APART, store=url))
-            for place, run in enumerate(chosen)
-        ]
-    refusals = {run.flow_run_id: answer for run, answer in woken if isinstance(answer, str)}
-    rows = [row_of(run if isinstance(answer, str) else answer) for run, answer in woken]
-    lines = [
-        f"{look.printable(row.name)} was not woken: {refusals[row.flow_run_id]}."
-        if row.flow_run_id in refusals
-        else f"{look.printable(row.name)} goes on at {utc_text(row.until)}."
-        for row in rows
-    ]
-    how.answer(
-        [{**row.model_dump(), "refusal": refusals.get(row.flow_run_id)} for row in rows],
-        *lines,
-    )
-    return 1 if refusals else 0
+        rows, lines = list[dict[str, Any]](), list[str]()
+        for parked in _select((run, *more), read_parked(url)):
+            answer = wake(parked, min(time.time(), parked.until), f"Woken by {user_of_host()}", url)
+            refusal, now = (answer, parked) if isinstance(answer, str) else (None, answer)
+            rows.append({**row_of(now).model_dump(), "refusal": refusal})
+            goes_on = f"goes on at {utc_text(now.until)}"
+            lines.append(f"{look.printable(now.name)} {f'was not woken: {refusal}' if refusal else goes_on}.")
+    how.answer(rows, *lines)
+    return 1 if any(row["refusal"] for row in rows) else 0
 
 
 def _select(names: tuple[str, ...], known: list[ParkedRun]) -> list[ParkedRun]:
@@ -160,12 +140,7 @@ def _select(names: tuple[str, ...], known: list[ParkedRun]) -> list[ParkedRun]:
                 raise ConfigurationError(
                     f"the flow run {name} was not woken: it is {run.state}, not {PARKED}"
                 )
-            raise ConfigurationError(
-                f"no parked flow run {name!r}{_nearest(name, {run.name for run in known})}"
-            )
+            near = nearest(name, {run.name for run in known}) if known else ""
+            raise ConfigurationError(f"no parked flow run {name!r}{near}")
         chosen += same
     return chosen
-
-
-def _nearest(name: str | None, names: set[str]) -> str:
-    return nearest(name or "", names) if names else ""

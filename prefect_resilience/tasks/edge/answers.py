@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -161,19 +162,14 @@ def part_of(
 
 def read_limited_tags(tags: set[str]) -> set[str]:
     """The tags that have a concurrency limit on the server. Empty if the server cannot be asked."""
-    if not tags:
-        return set()
     limited: set[str] = set()
-    try:
-        with get_client(sync_client=True) as client:
-            for tag in tags:
-                try:
-                    client.read_concurrency_limit_by_tag(tag)
-                except ObjectNotFound:
-                    continue
-                limited.add(tag)
-    except Exception:  # noqa: BLE001 - an unavailable API has no limit to wait for
+    if not tags:
         return limited
+    with suppress(Exception), get_client(sync_client=True) as client:
+        for tag in tags:
+            with suppress(ObjectNotFound):
+                client.read_concurrency_limit_by_tag(tag)
+                limited.add(tag)
     return limited
 
 

@@ -53,14 +53,9 @@ from prefect_resilience.tasks.edge.flow_options import (
 )
 from prefect_resilience.tasks.edge.interruptions import deadline_of_run, hand_over, in_time
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
-from prefect_resilience.tasks.edge.long_waits import (
-    Parking,
-    begin_parking,
-    current_parking,
-    note_return,
-    parking_around,
-)
+from prefect_resilience.tasks.edge.long_waits import Parking, begin_parking, current_parking, parking_around
 from prefect_resilience.tasks.edge.questions import bound_like, class_of_copy
+from prefect_resilience.tasks.edge.task_options import check_wrapped
 from prefect_resilience.telemetry import notes
 
 if TYPE_CHECKING:
@@ -161,19 +156,8 @@ class ResilientFlow(Flow[P, R]):
     @shows(ResilienceFlowOptions, DEFAULTS)
     def wrap(cls, flow: Flow[P, R], **options: Unpack[ResilienceFlowOptions]) -> ResilientFlow[P, R]:
         """A resilient copy of `flow`; the flow itself is not changed."""
-        if not isinstance(flow, Flow):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(
-                f"ResilientFlow.wrap needs a Prefect flow, not {flow!r}: write @resilient_flow"
-            )
-        if isinstance(flow, ResilientFlow):
-            raise ConfigurationError(
-                f"flow {flow.name!r} is already resilient: write {flow.fn.__name__}.with_options(...)"
-            )
         ours, theirs = split(options)
-        if theirs:
-            raise ConfigurationError(
-                f"ResilientFlow.wrap takes no {next(iter(theirs))!r}: write it in with_options(...)"
-            )
+        check_wrapped("flow", flow, isinstance(flow, Flow), isinstance(flow, ResilientFlow), theirs)
         return cls._of(flow, make_guard(flow.fn, ours))
 
     @classmethod
@@ -294,13 +278,10 @@ def _enter(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> S
         named = fill(guard.batch, bound.arguments, "batch")
     if named is not None or guard.ending.policy is not None:
         yield Blocking(mark_run, (run, named, guard.ending.policy))
-    parking = earlier = None
-    if guard.parking is not None or current_parking.get() is not None:
+    parking = None
+    if any(part is not None for part in (guard.parking, guard.ending.policy, current_parking.get())):
         parking = yield Blocking(begin_parking, (guard.parking, context, guard.fn))
-        earlier = None if parking is None else parking.earlier
-    elif guard.ending.policy is not None and run.run_count > 1:
-        earlier = yield Blocking(note_return, (run,))
-    limit = deadline_of_run(guard, run, earlier)
+    limit = deadline_of_run(guard, run, None if parking is None else parking.earlier)
     if parking is not None and limit is not None:  # a wait that would pass the deadline is not begun
         parking.limit = limit
         parking.latest = min(parking.latest, time.time() + limit.remaining())
@@ -314,7 +295,7 @@ def _inside(guard: FlowGuard, entered: _Entered) -> Generator[None, None, None]:
         return
     context, named, limit, parking = entered
     in_batch = batch_named(named) if named is not None else nullcontext()
-    with hand_over(guard, context, parking, limit), parking_around(parking, context), in_batch:
+    with hand_over(guard, context, parking), parking_around(parking, context), in_batch:
         try:
             with nullcontext() if limit is None else in_time(guard.fn, limit, context.flow_run):
                 yield

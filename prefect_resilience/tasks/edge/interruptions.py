@@ -19,12 +19,12 @@ from prefect.utilities.timeout import timeout, timeout_async
 from prefect_resilience.base.deadlines import GRACE, CallDeadline, current_deadline, sooner
 from prefect_resilience.base.outcomes import generates
 from prefect_resilience.base.process import setting
+from prefect_resilience.durable.batches.edge import parking as parked_runs
 from prefect_resilience.durable.batches.edge.tags import remember
 from prefect_resilience.durable.effects.grace import in_main_thread, running
 from prefect_resilience.errors.exceptions import DeadlineExceeded, StoreUnavailable
-from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.guards.timeouts.timeout import release_alarm
-from prefect_resilience.tasks.edge.long_waits import LongWait, Parking, RunParks, note_return, park_run
+from prefect_resilience.tasks.edge.long_waits import LongWait, Parking, RunParks, park_run
 from prefect_resilience.telemetry.edge.events import emit
 
 if TYPE_CHECKING:
@@ -48,10 +48,8 @@ def deadline_of_run(guard: FlowGuard, run: FlowRun, earlier: ParkedRun | None) -
         _deadlines.pop(run.id, None)
     seconds = guard.deadline
     if earlier is not None and earlier.is_open and earlier.deadline is not None:
-        from prefect_resilience.durable.batches.edge.parking import store_time
-
         with suppress(StoreUnavailable):
-            seconds = earlier.deadline - store_time()
+            seconds = earlier.deadline - parked_runs.store_time()
     own = CallDeadline(monotonic() + seconds, guard.deadline, f"flow {guard.fn.__name__}")
     return sooner(around, remember(_deadlines, run.id, lambda: own))
 
@@ -94,9 +92,7 @@ def _end_retries(run: FlowRun) -> None:
 
 
 @contextmanager
-def hand_over(
-    guard: FlowGuard, context: FlowRunContext, parking: Parking | None, limit: CallDeadline | None
-) -> Generator[None]:
+def hand_over(guard: FlowGuard, context: FlowRunContext, parking: Parking | None) -> Generator[None]:
     """When SIGTERM ends the flow function, wait for its effects, and let another process go on with the run.
 
     That is for a deployed run that may be run again: one that parks, or that is recovered automatically. Any
@@ -116,9 +112,7 @@ def hand_over(
         rest = running.wait()
         if run.deployment_id is None:
             raise
-        if guard.parking is not None or guard.ending.policy is not None:
-            if parking is None:
-                parking = Parking(Retry(), 0.0, note_return(run), limit=limit)
+        if parking is not None:
             why = f"SIGTERM ended its process, in which {rest or 'no'} effects were still running"
             parking.waits.append(LongWait(time.time(), why))
             raise RunParks(state=park_run(parking, context)) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ from prefect.tasks import Task
 from prefect_resilience.base.deadlines import CallDeadline
 from prefect_resilience.base.process import setting
 from prefect_resilience.base.text import utc_text
-from prefect_resilience.durable.batches.parked import LEAD, PARKED, ParkedRun, message_of
+from prefect_resilience.durable.batches.parked import LEAD, PARKED, ParkedRun
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.context import ErrorContext, attached_context
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 
-TRY_AGAIN = 10.0
-"""Seconds between two attempts to park while the Prefect API is unavailable."""
 SOON = 1.0
 """Seconds until a half-open circuit has the result of its probe."""
 NO_DEPLOYMENT = (
@@ -85,7 +83,7 @@ class Parking:
     """The long waits in one pass of a flow run. `latest`: the run waits until then at most. `outer`: those of
     the flow around a subflow. `limit`: the deadline around the flow function."""
 
-    policy: Retry
+    policy: Retry | None
     latest: float
     earlier: ParkedRun | None = None
     outer: Parking | None = None
@@ -102,6 +100,7 @@ class Parking:
     ) -> LongWait | None:
         """The wait by which this failure parks the run; None if it does not. `opening`: the circuit that
         would reject a further attempt."""
+        assert self.policy is not None
         assert self.policy.park_after is not None
         if context.category is ErrorCategory.CIRCUIT_OPEN:
             opening = Opening(context.circuit, context.retry_after or 0.0)
@@ -153,14 +152,14 @@ def raise_if_parked(outcome: Any) -> None:
         raise RunParks(outcome.message)
 
 
-def begin_parking(policy: Retry | None, context: FlowRunContext, fn: Callable[..., Any]) -> Parking | None:
-    """The waits of the pass that begins. None if the run does not park. May block."""
+def begin_parking(policy: Retry | None, context: FlowRunContext, fn: Callable[..., Any]) -> Parking:
+    """The waits of the pass that begins. Without a policy, only SIGTERM parks the run. May block."""
     outer, run = current_parking.get(), context.flow_run
     assert run is not None
     if outer is not None:
         return Parking(outer.policy, outer.latest, outer=outer)
     if policy is None:
-        return None
+        return Parking(None, 0.0, note_return(run) if run.run_count > 1 else None)
     if run.deployment_id is None:
         raise ConfigurationError(NO_DEPLOYMENT)
     if not isinstance(context.task_runner, ThreadPoolTaskRunner):
@@ -210,7 +209,7 @@ def tasks_that_run_again(fn: Callable[..., Any]) -> Iterator[str]:
 @contextmanager
 def parking_around(parking: Parking | None, context: FlowRunContext) -> Generator[None, None, None]:
     """Park the run at the end of the block if a call in it has a long wait."""
-    if parking is None:
+    if parking is None or parking.policy is None:
         yield
         return
     run = context.flow_run
@@ -243,12 +242,11 @@ def _ends_the_function(error: BaseException) -> bool:
 
 def park_run(parking: Parking, context: FlowRunContext) -> State[Any] | None:
     """Set the run to Parked; None if the API rejected that, as for a cancelled run."""
-    from prefect_resilience.durable.batches.decisions import ApiUnavailable
-    from prefect_resilience.durable.batches.edge import parking as parked_runs
+    from prefect_resilience.durable.batches.edge.parking import park_when_possible
 
     run, earlier = context.flow_run, parking.earlier
     assert run is not None
-    log, longest = flow_run_logger(flow_run=run), max(parking.waits, key=lambda wait: wait.until)
+    longest = max(parking.waits, key=lambda wait: wait.until)
     while overdue_calls() and time.time() < longest.until - LEAD:
         time.sleep(0.5)  # the call of a task that timed out still runs in its thread
     now = time.time()
@@ -264,36 +262,4 @@ def park_run(parking: Parking, context: FlowRunContext) -> State[Any] | None:
         circuit=longest.circuit,
         not_before=max((wait.until for wait in parking.waits if wait.by_service), default=None),
     )
-    with suppress(StoreUnavailable, ApiUnavailable):
-        parked = parked_runs.take_turn(parked)
-    until = max(min(parked.until, parking.latest), now + LEAD)
-    parked = parked.model_copy(update={"until": until})
-    if parking.limit is not None:
-        with suppress(StoreUnavailable):
-            ends = parked_runs.store_time() + parking.limit.remaining()
-            parked = parked.model_copy(update={"deadline": ends})
-    _keep(parked, log)
-    while True:
-        try:
-            state = parked_runs.park(parked)
-            break
-        except ApiUnavailable as failure:
-            log.warning("Waiting in the process, because the run could not be parked: %s", failure)
-            time.sleep(TRY_AGAIN)
-            parked = parked.model_copy(update={"until": max(parked.until, time.time() + LEAD)})
-    if isinstance(state, str):
-        log.warning("Not parked: %s", state)
-        _keep(parked.model_copy(update={"state": "running"}), log)
-        return None
-    _keep(parked.model_copy(update={"state": "parked"}), log)
-    log.info("%s", message_of(parked))
-    return state
-
-
-def _keep(parked: ParkedRun, log: Any) -> None:
-    from prefect_resilience.durable.batches.edge import parking
-
-    try:
-        parking.keep(parked)
-    except StoreUnavailable as failure:
-        log.warning("That this run parks could not be stored: %s", failure)
+    return park_when_possible(parked, parking.latest, parking.limit, flow_run_logger(flow_run=run))

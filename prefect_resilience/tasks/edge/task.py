@@ -38,6 +38,7 @@ from prefect_resilience.tasks.edge.questions import (
 )
 from prefect_resilience.tasks.edge.task_options import (
     ResilientTaskOptions,
+    check_wrapped,
     policy_of,
     prefects_backoff,
     prefects_own,
@@ -106,19 +107,10 @@ class ResilientTask(Task[P, R]):
             >>> ResilientTask.wrap(label, timeout=10, circuit="labels").name
             'label'
         """
-        if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(
-                f"ResilientTask.wrap needs a Prefect task, not {task!r}: write @resilient_task"
-            )
-        if isinstance(task, ResilientTask) or isinstance(cast("Any", task.fn), ResilientTask):
-            raise ConfigurationError(
-                f"task {task.name!r} is already resilient: write {task.name}.with_options(...)"
-            )
         ours, theirs = split(options)
-        if theirs:
-            raise ConfigurationError(
-                f"ResilientTask.wrap takes no {next(iter(theirs))!r}: write it in with_options(...)"
-            )
+        inner = getattr(task, "fn", None)
+        is_resilient = isinstance(task, ResilientTask) or isinstance(inner, ResilientTask)
+        check_wrapped("task", task, isinstance(task, Task), is_resilient, theirs)
         policy = policy_of(task, ours, {})
         ours = restarting(task, ours, asked=task.retries > 0)
         return cls._of(task, make_guard(task.fn, task.isasync, policy, ours), ours)
@@ -192,12 +184,8 @@ class ResilientTask(Task[P, R]):
             if around is not None and around.task.fn is self:
                 raise ConfigurationError(_TASK_AROUND.format(self.name))
             # The run of a coroutine function begins when the coroutine does.
-            context = None if self.isasync else context_of_calls()
-            if context is None:
+            with nullcontext() if self.isasync else context_of_calls():
                 outcome = super().__call__(*args, return_state=return_state, wait_for=wait_for, **kwargs)
-            else:
-                with context:
-                    outcome = super().__call__(*args, return_state=return_state, wait_for=wait_for, **kwargs)
             if type(outcome) in PLAIN:
                 return outcome
             if inspect.iscoroutine(outcome):
@@ -275,10 +263,7 @@ def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Cal
             run = surroundings_of(guard)
             if run is None:
                 return await guard.fn(*args, **kwargs)
-            batch = tag_again(run.task_run)
-            if batch is None:
-                return await run_async(first, run, args, kwargs)
-            with batch:
+            with tag_again(run.task_run):
                 return await run_async(first, run, args, kwargs)
 
         wrapper = call_coroutine
@@ -288,10 +273,7 @@ def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Cal
             run = surroundings_of(guard)
             if run is None:
                 return guard.fn(*args, **kwargs)
-            batch = tag_again(run.task_run)
-            if batch is None:
-                return run_sync(first, run, args, kwargs)
-            with batch:
+            with tag_again(run.task_run):
                 return run_sync(first, run, args, kwargs)
 
         wrapper = call_function
@@ -314,16 +296,12 @@ def _context_of_runs() -> AbstractContextManager[None]:
     """Where task runs are created: threads get their batch from the context, other processes from the tag."""
     context = FlowRunContext.get()
     threads = context is None or isinstance(context.task_runner, ThreadPoolTaskRunner)
-    return context_of_calls(untag=threads) or nullcontext()
+    return context_of_calls(untag=threads)
 
 
 async def _await(outcome: Coroutine[Any, Any, Any], return_state: bool) -> Any:
-    context = context_of_calls()
-    if context is None:
+    with context_of_calls():
         value = await outcome
-    else:
-        with context:
-            value = await outcome
     return value if return_state or type(value) in PLAIN else value_of(value)
 
 

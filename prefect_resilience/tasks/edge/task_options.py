@@ -88,6 +88,22 @@ def split_options(
     return ours, {name: value for name, value in options.items() if name not in own}
 
 
+def check_wrapped(
+    kind: str, wrapped: Any, is_one: bool, is_resilient: bool, theirs: Mapping[str, Any]
+) -> None:
+    """Raise ConfigurationError unless `wrapped` is a plain task or flow, which `wrap` makes resilient."""
+    wrap = f"Resilient{kind.title()}.wrap"
+    if not is_one:
+        raise ConfigurationError(f"{wrap} needs a Prefect {kind}, not {wrapped!r}: write @resilient_{kind}")
+    if is_resilient:
+        name = getattr(wrapped.fn, "__name__", wrapped.name)
+        raise ConfigurationError(
+            f"{kind} {wrapped.name!r} is already resilient: write {name}.with_options(...)"
+        )
+    for option in theirs:
+        raise ConfigurationError(f"{wrap} takes no {option!r}: write it in with_options(...)")
+
+
 def policy_of(task: Task[Any, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Retry:
     """The retry policy from a task's options, ours and Prefect's.
 

@@ -111,7 +111,6 @@ WRONG: list[tuple[str, str]] = [
     ("install --notification-block slack-webhok/nobody", "There is no block 'slack-webhok/nobody'"),
     ("adopt nowhere.py", "There is no nowhere.py"),
     ("runs wake tidy-newt", "No parked flow run 'tidy-newt'"),
-    ("runs wake --circuit shop", "No flow run waits for the circuit 'shop'"),
     ("circuts list", 'Did you mean "circuits"?'),
     ("batches lst", 'Did you mean "list"?'),
     ("batches list --al", "--all"),

@@ -154,14 +154,14 @@ def test_a_run_parks_once_for_all_its_tasks_and_goes_on(client, caplog):
     )
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
     known = read_parked(str(run.id))
-    assert (known.flow, known.parks, known.state) == ("asks", 1, "parked")
+    assert (known.flow, known.parks, known.is_open) == ("asks", 1, True)
 
     service.is_away = False
     done = run_pass(client, asks, run)
     assert done == ["ask 3", 1, "sent 3", 2, "ask 0", "ask 1", "ask 2"]
     assert client.read_flow_run(run.id).run_count == 2
     assert [service.calls.count(f"send {n}") for n in (1, 2, 3)] == [1, 1, 1]
-    assert read_parked(str(run.id)).state == "running"
+    assert not read_parked(str(run.id)).is_open
 
 
 @pytest.mark.api
@@ -220,7 +220,7 @@ def test_a_cancelled_run_does_not_park_and_an_api_that_is_away_is_waited_for(cli
     run = created(client, cancelled)
     assert run_pass(client, cancelled, run) is None
     assert client.read_flow_run(run.id).state.name == "Cancelling"
-    assert read_parked(str(run.id)).state == "running"
+    assert not read_parked(str(run.id)).is_open
 
     @resilient_flow(retry=PARK, name="twice")
     def twice() -> str:
@@ -233,7 +233,7 @@ def test_a_cancelled_run_does_not_park_and_an_api_that_is_away_is_waited_for(cli
         return park(parked)
 
     away, run = list[ParkedRun](), created(client, twice)
-    monkeypatch.setattr(long_waits, "TRY_AGAIN", 0.01)
+    monkeypatch.setattr(parked_runs, "TRY_AGAIN", 0.01)
     monkeypatch.setattr(parked_runs, "park", away_once)
     busy = iter([1, 0])
     monkeypatch.setattr(long_waits, "overdue_calls", lambda: next(busy))
@@ -342,7 +342,7 @@ class Line:
         run = created(self.client, self.flow)
         facts = {"flow_run_id": str(run.id), "name": name, "flow": "in line", "why": "open", "parks": 1}
         times = {"until": self.now + until, "at": self.now - 60, "since": self.now + since}
-        parked = ParkedRun.model_validate({**facts, **times, "circuit": "line", "state": "parked", **more})
+        parked = ParkedRun.model_validate({**facts, **times, "circuit": "line", **more})
         self.client.set_flow_run_state(run.id, Running(), force=True)
         keep(parked)
         assert park(parked)
@@ -363,14 +363,14 @@ def line(client: Any) -> Any:
     yield made
     for run in list_parked():
         client.set_flow_run_state(UUID(run.flow_run_id), Cancelled())
-        keep(run.model_copy(update={"state": "running"}))
+        keep(run.model_copy(update={"is_open": False}))
 
 
 @pytest.mark.api
 def test_one_run_probes_and_the_others_of_its_circuit_wait(line):
     assert take_turn(line.put("alone", 100, circuit=None)).until == line.now + 100
     first = line.put("probe", 100)
-    keep(first.model_copy(update={"state": "running"}))
+    keep(first.model_copy(update={"is_open": False}))
     assert take_turn(first) == first, "the first goes on when the opening ends"
     keep(first)
     second = take_turn(first.model_copy(update={"flow_run_id": "second", "until": line.now + 101}))
@@ -379,7 +379,7 @@ def test_one_run_probes_and_the_others_of_its_circuit_wait(line):
     line.put("soon", 10)
 
     # The probe opened the circuit again: it is the next probe, too, and the others go on later.
-    keep(first.model_copy(update={"state": "running"}))
+    keep(first.model_copy(update={"is_open": False}))
     again = take_turn(first.model_copy(update={"until": line.now + 300}))
     assert (round(again.until - line.now), line.shown()) == (300, {"alone": 100, "soon": 10, "next": 330})
 
@@ -427,19 +427,21 @@ def test_a_closed_circuit_is_seen(line, monkeypatch, seen_by):
 @pytest.mark.api
 def test_a_person_wakes_a_run_but_not_before_its_service_is_back(line):
     run = line.put("asked", 600, not_before=line.now + 500)
-    assert wake(run, "ada").startswith("the service asked for no call before 20")
+    woken = wake(run, 0.0, "Woken by ada")
+    assert round(woken.until - line.now) == 500
+    assert wake(woken, 0.0, "Woken by ada").startswith("it goes on at 20")
     keep(free := run.model_copy(update={"not_before": None}))
-    woken = wake(free, "ada", after=20)
-    assert (woken.state, round(woken.until - line.now) < 60) == ("parked", True)
+    woken = wake(free, time.time() + 20, "Woken by ada")
+    assert (woken.is_open, round(woken.until - line.now) < 60) == (True, True)
     state = line.client.read_flow_run(UUID(run.flow_run_id)).state
     assert (state.name, state.message.startswith("Woken by ada. Parked until 20")) == ("Parked", True)
-    assert wake(free, "ada") == "another process wakes it"
+    assert wake(free, 0.0, "Woken by ada") == "another process wakes it"
     keep(soon := free.model_copy(update={"until": time.time() + 5}))
-    assert wake(soon, "ada").startswith("it goes on at 20")
+    assert wake(soon, 0.0, "Woken by ada").startswith("it goes on at 20")
     line.client.set_flow_run_state(UUID(run.flow_run_id), Cancelled())
-    assert wake(free, "ada") == "it is Cancelled, not Parked"
+    assert wake(free, 0.0, "ada") == "it is Cancelled, not Parked"
     gone = free.model_copy(update={"flow_run_id": str(UUID(int=1))})
-    assert wake(gone, "ada") == "it is gone, not Parked"
+    assert wake(gone, 0.0, "ada") == "it is gone, not Parked"
 
 
 @pytest.mark.api
@@ -597,7 +599,7 @@ def test_without_a_store_a_run_parks_too(monkeypatch, caplog):
     began.wait_of("ask", context_of(LONG), None)
     monkeypatch.setattr(parked_runs, "park", lambda parked: Cancelled(name=parked.flow))
     assert long_waits.park_run(began, context).is_cancelled()
-    assert caplog.text.count("the store is away") == 3
+    assert caplog.text.count("the store is away") == 2
 
 
 @task(persist_result=True)

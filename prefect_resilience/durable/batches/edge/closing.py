@@ -28,6 +28,7 @@ from prefect_resilience.durable.batches.edge.flow_runs import (
     events_since,
     retries_in_process,
     retry_at,
+    set_state,
     stranded_runs,
 )
 from prefect_resilience.durable.batches.edge.marks import PAGE, asking, pages
@@ -173,23 +174,16 @@ def close_all(older_than: timedelta, limit: int, *, dry_run: bool = False) -> di
 
 @dataclass(frozen=True, slots=True)
 class SilentRun:
-    """A flow run without a process; `beat` is its last heartbeat, in seconds since the epoch.
-
-    `stranded`: it waits in its process for a retry; `beat` is the time of that retry.
-    """
+    """A flow run without a process, and how that is known. `stranded`: it waited in it for a retry."""
 
     id: UUID
     name: str
-    beat: float
+    why: str
     stranded: bool = False
 
-    def __str__(self) -> str:
-        if self.stranded:
-            return f"It waits since {utc_text(self.beat)} for a retry in its process, which is gone."
-        ended = "The machine, the worker or the process is gone."
-        return f"Its heartbeats stopped at {utc_text(self.beat)}. {ended}"
 
-
+GONE = "Its heartbeats stopped at {}. The machine, the worker or the process is gone."
+STRANDED = "It waits since {} for a retry in its process, which is gone."
 BEATS_MISSED = 3
 """How many heartbeats a run must have missed to be silent."""
 FIRST_BEAT = 180.0
@@ -218,13 +212,14 @@ def silent_runs(client: SyncPrefectClient, silent_for: timedelta | None = None) 
     """
     now = time.time()
     silent = [
-        SilentRun(run.id, run.name, beats.last)
+        SilentRun(run.id, run.name, GONE.format(utc_text(beats.last)))
         for run, beats in running_runs(client)
         if beats is not None
         and beats.last < now - (beats.silence if silent_for is None else silent_for.total_seconds())
     ]
     stranded = stranded_runs(client, silent_for or OVERDUE)
-    return silent + [SilentRun(run.id, run.name, retry_at(run).timestamp(), True) for run in stranded]
+    stuck = ((run, STRANDED.format(utc_text(retry_at(run).timestamp()))) for run in stranded)
+    return silent + [SilentRun(run.id, run.name, why, True) for run, why in stuck]
 
 
 def crash_silent(silent_for: timedelta | None = None, *, dry_run: bool = False) -> list[SilentRun]:
@@ -305,6 +300,4 @@ def _crash(client: SyncPrefectClient, one: SilentRun) -> bool:
     run = client.read_flow_run(one.id)
     if run.state is None or not (retries_in_process(run) if one.stranded else run.state.is_running()):
         return False
-    # Without force: a final state that was set meanwhile stays.
-    answer = client.set_flow_run_state(one.id, Crashed(message=str(one)))
-    return answer.status is SetStateStatus.ACCEPT
+    return not isinstance(set_state(client, one.id, Crashed(message=one.why)), str)

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter
-from prefect.client.schemas.objects import FlowRun, WorkerStatus
+from prefect.client.schemas.objects import FlowRun, State, WorkerStatus
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
@@ -106,12 +106,17 @@ def run_again(run_id: UUID, at: float | None, why: str) -> str | None:
     with _asking() as client:
         if retries_in_process(client.read_flow_run(run_id)):
             # Workers take it only after a final state.
-            client.set_flow_run_state(run_id, Crashed(message="Its process is gone."))
-        answer = client.set_flow_run_state(run_id, AwaitingRetry(scheduled_time=moment, message=redact(why)))
-    if answer.status is SetStateStatus.ACCEPT:
-        return None
-    reason = getattr(answer.details, "reason", None) or f"the API answered {answer.status.value}"
-    return redact(str(reason))
+            set_state(client, run_id, Crashed(message="Its process is gone."))
+        state = set_state(client, run_id, AwaitingRetry(scheduled_time=moment, message=redact(why)))
+    return state if isinstance(state, str) else None
+
+
+def set_state(client: SyncPrefectClient, run_id: UUID, state: State[Any]) -> State[Any] | str:
+    """The new state of a flow run; or why the API rejected it. A final state that was set meanwhile stays."""
+    answer = client.set_flow_run_state(run_id, state)
+    if answer.status is SetStateStatus.ACCEPT and answer.state is not None:
+        return answer.state
+    return redact(str(getattr(answer.details, "reason", None) or f"the API answered {answer.status.value}"))
 
 
 _asking = partial(asking, ApiUnavailable, "the Prefect API is unavailable", (ObjectNotFound,))

@@ -17,12 +17,13 @@ from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import State
-from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Scheduled
 
+from prefect_resilience.base.deadlines import CallDeadline
 from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
+from prefect_resilience.durable.batches.edge.flow_runs import set_state
 from prefect_resilience.durable.batches.edge.marks import asking
 from prefect_resilience.durable.batches.parked import (
     KEPT_SECONDS,
@@ -34,6 +35,7 @@ from prefect_resilience.durable.batches.parked import (
     message_of,
 )
 from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits.breaker import get_circuits
 from prefect_resilience.stores.base import Store, change, scan_all
@@ -42,6 +44,8 @@ from prefect_resilience.telemetry.edge.events import emit
 APART, TURN = 2.0, 30.0
 """After a circuit closed, the fewest and the most seconds between the starts of two runs that waited for it.
 While it is not closed, TURN lies between two probes."""
+TRY_AGAIN = 10.0
+"""Seconds between two attempts to park while the Prefect API is unavailable."""
 TAKEN = 15.0
 """Seconds before the time of a run from which on a worker may have taken it."""
 LATE = 120.0
@@ -73,7 +77,7 @@ def take_turn(run: ParkedRun) -> ParkedRun:
     last = max([run.until, *(parked.until for parked in line)])
     for parked in line:
         if parked.until < run.until - APART:
-            moved = move(parked, last + TURN, "Its circuit opened again")
+            moved = wake(parked, last + TURN, "Its circuit opened again")
             last = last if isinstance(moved, str) else moved.until
     soonest = max(run.until, time.time() + LEAD)
     is_probed = any(run.until - APART <= parked.until < soonest + APART for parked in line)
@@ -93,25 +97,20 @@ def follow(store: Store | str | None = None) -> int:
     for run in (run for run in waiting if run.circuit in closed):
         before = latest.get(run.circuit)
         gap = APART if before is None else min(max(run.since - before.since, APART), TURN)
-        at = (time.time() if before is None else before.until) + gap
-        until = min(run.until, max(at, run.at + LEAD, run.not_before or 0.0))
-        if until < run.until:
-            number += isinstance(move(run, until, "Its circuit closed", store), ParkedRun)
-        latest[run.circuit] = run.model_copy(update={"until": min(run.until, at)})
+        at = min((time.time() if before is None else before.until) + gap, run.until)
+        if at < run.until:
+            number += isinstance(wake(run, at, "Its circuit closed", store), ParkedRun)
+        latest[run.circuit] = run.model_copy(update={"until": at})
     return number
 
 
-def wake(run: ParkedRun, by: str, *, after: float = 0.0, store: Store | str | None = None) -> ParkedRun | str:
-    """Let a parked run go on in `after` seconds; or why it was not woken. Never before the time for which a
-    service asked. Raises StoreUnavailable and ApiUnavailable."""
-    now = time.time()
-    if run.not_before is not None and run.not_before > now:
-        return f"the service asked for no call before {utc_text(run.not_before)}"
-    return move(run, min(run.until, max(now + after, run.at + LEAD)), f"Woken by {by}", store)
+def wake(run: ParkedRun, at: float, why: str, store: Store | str | None = None) -> ParkedRun | str:
+    """Change when a parked run goes on, by time, by its circuit or by a person; or why that is not possible.
 
-
-def move(run: ParkedRun, until: float, why: str, store: Store | str | None = None) -> ParkedRun | str:
-    """Change when a parked run goes on; or why that is not possible. Claimed in the store."""
+    Never before the time for which a service asked. Claimed in the store. Raises StoreUnavailable and
+    ApiUnavailable.
+    """
+    until = max(at, run.at + LEAD, run.not_before or 0.0)
     moved = run.model_copy(update={"until": until})
     before, after = run.model_dump(mode="json"), moved.model_dump(mode="json")
     with _asking_api() as client:
@@ -141,9 +140,43 @@ def store_time() -> float:
 
 def begin_pass(run: ParkedRun) -> None:
     """A parked run runs again. Raises StoreUnavailable and ApiUnavailable."""
-    keep(run.model_copy(update={"state": "running"}))
+    keep(run.model_copy(update={"is_open": False}))
     emit("run.woken", "run", run.name, {**_payload_of(run), "waited": max(time.time() - run.at, 0.0)})
     follow()  # if the process whose call closed the circuit was killed
+
+
+def park_when_possible(run: ParkedRun, latest: float, limit: CallDeadline | None, log: Any) -> Any:
+    """The state of a running flow run that is now Parked, until `latest` at most; None if the API rejected
+    that, as for a cancelled run. `limit`: the deadline of the run. While the API is unavailable, waits here.
+    """
+    with suppress(StoreUnavailable, ApiUnavailable):
+        run = take_turn(run)
+    until = min(run.until, latest)
+    if limit is not None:
+        with suppress(StoreUnavailable):
+            run = run.model_copy(update={"deadline": store_time() + limit.remaining()})
+    while True:
+        run = run.model_copy(update={"until": max(until, time.time() + LEAD)})
+        _keep_if_possible(run, log)
+        try:
+            state = park(run)
+        except ApiUnavailable as failure:
+            log.warning("Waiting in the process, because the run could not be parked: %s", failure)
+            time.sleep(TRY_AGAIN)
+            continue
+        if isinstance(state, str):
+            log.warning("Not parked: %s", state)
+            _keep_if_possible(run.model_copy(update={"is_open": False}), log)
+            return None
+        log.info("%s", message_of(run))
+        return state
+
+
+def _keep_if_possible(run: ParkedRun, log: Any) -> None:
+    try:
+        keep(run)
+    except StoreUnavailable as failure:
+        log.warning("That this run parks could not be stored: %s", failure)
 
 
 def park(run: ParkedRun) -> State[Any] | str:
@@ -171,10 +204,7 @@ def park(run: ParkedRun) -> State[Any] | str:
 def _schedule(client: SyncPrefectClient, run: ParkedRun, message: str) -> State[Any] | str:
     moment = datetime.fromtimestamp(run.until, UTC)
     state = Scheduled(name=PARKED, scheduled_time=moment, message=redact(message))
-    answer = client.set_flow_run_state(UUID(run.flow_run_id), state)
-    if answer.status is SetStateStatus.ACCEPT and answer.state is not None:
-        return answer.state
-    return redact(str(getattr(answer.details, "reason", None) or f"the API answered {answer.status.value}"))
+    return set_state(client, UUID(run.flow_run_id), state)
 
 
 def _payload_of(run: ParkedRun) -> dict[str, Any]:
@@ -193,11 +223,10 @@ def is_parked(state: State[Any]) -> bool:
     return state.is_scheduled() and state.name == PARKED
 
 
-def _trouble_of(run: ParkedRun, state: State[Any] | None) -> str | None:
-    if state is not None and is_parked(state) and run.until < time.time() - LATE:
+def _trouble_of(run: ParkedRun, state: State[Any]) -> str | None:
+    if is_parked(state) and run.until < time.time() - LATE:
         return f"it is Parked, and should have gone on at {utc_text(run.until)}"
-    was_parking = run.state == "parking" or (state is not None and state.timestamp.timestamp() < run.until)
-    is_killed = state is not None and state.is_crashed() and was_parking
+    is_killed = state.is_crashed() and state.timestamp.timestamp() < run.until
     return "its process was killed while it parked" if is_killed else None
 
 
@@ -214,14 +243,14 @@ def mend_parked(
     for run in list_parked(store):
         with _asking_api() as client:
             state = _state_of(client, run)
-            trouble = _trouble_of(run, state)
+            trouble = None if state is None else _trouble_of(run, state)
             if trouble is None:
                 if state is None or state.is_final():
-                    keep(run.model_copy(update={"state": "running"}), store)
+                    keep(run.model_copy(update={"is_open": False}), store)
                 continue
             yield run, trouble
             if not dry_run:
-                later = run.model_copy(update={"state": "parked", "until": max(run.until, time.time())})
+                later = run.model_copy(update={"until": max(run.until, time.time())})
                 _schedule(client, later, f"Found: {trouble}. {message_of(run)}")
                 keep(later, store)
                 emit("run.stranded", "run", run.name, {**_payload_of(run), "trouble": trouble})

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -62,8 +62,8 @@ def tagged(batch_id: str) -> Generator[None, None, None]:
         yield
 
 
-def context_of_calls(*, untag: bool = True) -> AbstractContextManager[None] | None:
-    """The context in which a task's runs are created; None if it is the one that is there.
+def context_of_calls(*, untag: bool = True) -> AbstractContextManager[None]:
+    """The context in which a task's runs are created.
 
     The runs belong to this attempt of the task run around this code. With `untag` they do not get the tag of
     their batch: Prefect keeps a thread for every set of tags with which a task run begins. `tag_again`
@@ -71,7 +71,7 @@ def context_of_calls(*, untag: bool = True) -> AbstractContextManager[None] | No
     """
     around = run_contexts()[1]
     tags = untag and named_in(_tags()) is not None
-    return None if around is None and not tags else _calling_context(around, tags)
+    return nullcontext() if around is None and not tags else _calling_context(around, tags)
 
 
 @contextmanager
@@ -88,12 +88,12 @@ def _calling_context(around: TaskRunContext | None, untag: bool) -> Generator[No
         yield
 
 
-def tag_again(task_run: TaskRun) -> AbstractContextManager[None] | None:
+def tag_again(task_run: TaskRun) -> AbstractContextManager[None]:
     """Add the tag of a named batch to a task run that has begun, and to the runs that it creates in the
-    context. None without a named batch."""
+    context."""
     named = named_batch.get()
     if named is None:
-        return None
+        return nullcontext()
     batch_id, _ = named
     if named_in(task_run.tags) is None:
         # Prefect sends a run's tags with each of its states, so the server gets this tag too.
