@@ -138,7 +138,7 @@ def scene(prefect_api: None, tmp_path: Path) -> Scene:
 def test_the_effect_ends_and_the_run_is_handed_over(scene, way, verified):
     run = scene.strike(way, verified, after=0.2)
     parked = read_parked(str(run.id), scene.store)
-    assert (parked.state, parked.parks) == ("running", 1)
+    assert (parked.is_open, parked.parks) == (False, 1)
 
 
 @pytest.mark.timeout(300)

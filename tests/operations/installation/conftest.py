@@ -69,7 +69,7 @@ def server(programs: Programs) -> Iterator[dict[str, str]]:
         "PREFECT_LOGGING_LEVEL": "WARNING",
     }
     programs.start("server", "start", "--port", str(port), "--no-ui", **environment)
-    until(lambda: answers(f"{environment['PREFECT_API_URL']}/health"), 100)
+    until(lambda: answers(f"{environment['PREFECT_API_URL']}/health"), 250)
     with temporary_settings({PREFECT_API_URL: environment["PREFECT_API_URL"], PREFECT_HOME: home}):
         yield environment
 

@@ -257,6 +257,11 @@ def test_a_cancelled_run_does_not_park_and_an_api_that_is_away_is_waited_for(cli
     keep(known.model_copy(update={"until": time.time() - 600}))
     assert [trouble[:12] for _, trouble in mend_parked()] == ["it is Parked"]
     assert [*mend_parked()] == []
+    client.set_flow_run_state(run.id, Pending(), force=True)
+    keep(known.model_copy(update={"until": time.time() - 200}))
+    for hold, found in (("held", []), ("unknown", []), ("gone", ["it is Pending"])):
+        monkeypatch.setattr(parked_runs, "hold_on", lambda *_, hold=hold: hold)
+        assert [trouble[:13] for _, trouble in mend_parked()] == found
 
     with monkeypatch.context() as patch:
         patch.setattr(SyncPrefectClient, "set_flow_run_state", lambda *_: REJECTED)

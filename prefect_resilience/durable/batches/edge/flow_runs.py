@@ -193,17 +193,19 @@ LETS_GO = 300.0
 """The most seconds after the end of a run until its worker has released it. On a busy machine, it takes more
 than a minute. A worker that died is offline before."""
 PAUSE = 1.0
+BEATS_OF_WORKER = 3
+"""How many heartbeats a worker must have missed to be offline."""
 OVERDUE = timedelta(minutes=2)
 """How late a retry in a process must be before its process counts as gone."""
 
-Hold = Literal["held", "released", "unknown"]
+Hold = Literal["held", "released", "gone", "unknown"]
 
 
 def hold_on(client: SyncPrefectClient, run_id: UUID, since: float) -> Hold:
     """Whether a worker that is online still holds the process that last ran this flow run.
 
-    `since`: when the run entered its state. "unknown": no worker sent an event after that. Raises errors of
-    the API.
+    `since`: when the run entered its state. "gone": the worker is offline. "unknown": no worker sent an event
+    after that. Raises errors of the API.
     """
     events = _events_of(client, run_id)
     submitted = next((event for event in events if event["event"] == SUBMITTED), None)
@@ -213,7 +215,7 @@ def hold_on(client: SyncPrefectClient, run_id: UUID, since: float) -> Hold:
     if executed is not None:
         at = parse_datetime(executed["occurred"]).timestamp()
         return "released" if at > since - SKEW else "unknown"
-    return "held" if _is_online(client, submitted) else "unknown"
+    return "held" if _is_online(client, submitted) else "gone"
 
 
 def _events_of(client: SyncPrefectClient, run_id: UUID) -> list[dict[str, Any]]:
@@ -233,11 +235,15 @@ def events_since(since: datetime, names: list[str], about: dict[str, Any]) -> di
 
 
 def _is_online(client: SyncPrefectClient, event: dict[str, Any]) -> bool:
-    """Whether the worker that sent the event is online."""
-    name = "prefect.resource.name"
+    """Whether the worker that sent the event is online, and sends heartbeats: the service of the server that
+    sets workers offline may be switched off."""
+    name, now = "prefect.resource.name", datetime.now(UTC)
     pools = [entry[name] for entry in event["related"] if entry["prefect.resource.role"] == "work-pool"]
     return any(
-        worker.name == event["resource"][name] and worker.status == WorkerStatus.ONLINE.value
+        worker.name == event["resource"][name]
+        and worker.status == WorkerStatus.ONLINE.value
+        and (beat := worker.last_heartbeat_time) is not None
+        and now - beat < BEATS_OF_WORKER * timedelta(seconds=worker.heartbeat_interval_seconds or 30)
         for pool in pools
         for worker in client.read_workers_for_work_pool(pool)
     )
@@ -288,7 +294,7 @@ def is_stranded(client: SyncPrefectClient, run: FlowRun, overdue: timedelta = OV
         return False
     assert run.state is not None
     hold = hold_on(client, run.id, run.state.timestamp.timestamp())
-    return hold == "released" or (hold == "unknown" and retry_at(run) < datetime.now(UTC) - overdue)
+    return hold == "released" or (hold != "held" and retry_at(run) < datetime.now(UTC) - overdue)
 
 
 def retries_in_process(run: FlowRun) -> bool:

@@ -23,7 +23,7 @@ from prefect.states import Scheduled
 from prefect_resilience.base.deadlines import CallDeadline
 from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
-from prefect_resilience.durable.batches.edge.flow_runs import set_state
+from prefect_resilience.durable.batches.edge.flow_runs import LETS_GO, hold_on, set_state
 from prefect_resilience.durable.batches.edge.marks import asking
 from prefect_resilience.durable.batches.parked import (
     KEPT_SECONDS,
@@ -223,9 +223,14 @@ def is_parked(state: State[Any]) -> bool:
     return state.is_scheduled() and state.name == PARKED
 
 
-def _trouble_of(run: ParkedRun, state: State[Any]) -> str | None:
-    if is_parked(state) and run.until < time.time() - LATE:
+def _trouble_of(client: SyncPrefectClient, run: ParkedRun, state: State[Any]) -> str | None:
+    late = time.time() - run.until
+    if is_parked(state) and late > LATE:
         return f"it is Parked, and should have gone on at {utc_text(run.until)}"
+    if state.is_pending() and late > LATE:  # it was taken, and has not begun
+        hold = hold_on(client, UUID(run.flow_run_id), state.timestamp.timestamp())
+        if hold != "held" and (hold != "unknown" or late > LETS_GO):
+            return f"it is {state.name}, and its worker or process is gone"
     is_killed = state.is_crashed() and state.timestamp.timestamp() < run.until
     return "its process was killed while it parked" if is_killed else None
 
@@ -235,15 +240,16 @@ def mend_parked(
 ) -> Iterator[tuple[ParkedRun, str]]:
     """Find parked runs that nothing will wake, and schedule them; each with what was wrong.
 
-    If a process was killed while it parked its run, a worker reports it as Crashed. Runs whose circuit has
-    closed follow. Raises StoreUnavailable and ApiUnavailable.
+    If a process was killed while it parked its run, a worker reports it as Crashed. If a worker was killed
+    while it started a run, that stays Pending. Runs whose circuit has closed follow. Raises StoreUnavailable
+    and ApiUnavailable.
     """
     if not dry_run:
         follow(store)
     for run in list_parked(store):
         with _asking_api() as client:
             state = _state_of(client, run)
-            trouble = None if state is None else _trouble_of(run, state)
+            trouble = None if state is None else _trouble_of(client, run, state)
             if trouble is None:
                 if state is None or state.is_final():
                     keep(run.model_copy(update={"is_open": False}), store)

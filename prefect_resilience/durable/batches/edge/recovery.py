@@ -194,7 +194,12 @@ def _wait_until_settled(
     if run.deployed and asked.strategy in (AUTO, RESTART, *RESTARTS):
         hold, waited = wait_for_worker(run, say)
         rest = CRASH_SETTLES - age - waited
-        if hold == "unknown" and (run.type == "CRASHED" or run.pool) and rest > 0 and not asked.force:
+        if (
+            hold in ("gone", "unknown")
+            and (run.type == "CRASHED" or run.pool)
+            and rest > 0
+            and not asked.force
+        ):
             say(f"Waiting {rest:.0f} s: the worker may report the end of flow run {run.name!r} again")
             time.sleep(rest)
             waited += rest + wait_for_worker(run, say)[1]
