@@ -19,7 +19,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 from prefect_resilience.durable.effects.model import Pass
-from prefect_resilience.errors.classify.shapes import package
+from prefect_resilience.errors.classify.shapes import package, value_of
 
 FRAMEWORKS = frozenset(
     {"pydantic_ai", "langgraph", "langchain", "langchain_core", "agents", "mcp", "fastmcp", "agno"}
@@ -98,13 +98,13 @@ def read_contexts(kinds: Mapping[str, str], values: Mapping[str, Any]) -> ModelC
         if kind == "InjectedToolCallId":
             call_id = value
         elif kind in ("ToolRuntime", "InjectedState"):
-            messages = _read(getattr(value, "state", value), "messages") or ()
+            messages = value_of(getattr(value, "state", value), "messages") or ()
             turn = (node if inner else "") or _prompt_id(messages)
         elif kind == "RunContext":
-            messages = _read(value, "messages") or ()
+            messages = value_of(value, "messages") or ()
             turn = node or _prompting_run(messages, value.run_id)
         elif kind in OPENAI:
-            turn = _read(value.context, RUN_ID)
+            turn = value_of(value.context, RUN_ID)
             # One object in a run: its address may be that of the next one, too.
             passed = ((getattr(value.usage, "__dict__", {}).setdefault("_once", f"run:{uuid4().hex}"), 1),)
         call_id = call_id or getattr(value, "tool_call_id", None)
@@ -119,12 +119,6 @@ def read_contexts(kinds: Mapping[str, str], values: Mapping[str, Any]) -> ModelC
     if turn is not None and OPENAI.isdisjoint(kinds.values()):
         turn = f"turn:{getattr(info, 'thread_id', None) or ''}:{turn}"
     return ModelCall(turn, _last_name(call_id, names), passed, frozenset(names))
-
-
-def _read(holder: Any, name: str) -> Any:
-    if isinstance(holder, Mapping):
-        return cast("Mapping[str, Any]", holder).get(name)
-    return getattr(holder, name, None)
 
 
 # -- LangGraph
@@ -168,8 +162,8 @@ def _names(messages: Iterable[Any]) -> Iterator[str]:
     for message in messages:
         calls: Iterable[Any] = getattr(message, "tool_calls", None) or getattr(message, "parts", ())
         for call in calls:
+            call_id: Any = value_of(call, "tool_call_id") or value_of(call, "id")
             is_call = isinstance(call, Mapping) or getattr(call, "part_kind", None) == "tool-call"
-            call_id: Any = _read(call, "id" if isinstance(call, Mapping) else "tool_call_id")
             if is_call and call_id:
                 count[call_id] += 1
                 yield _number(call_id, count[call_id])

@@ -193,6 +193,9 @@ class _Metered(BodyUsage):
         await self._whole.aclose()
         self._end(False)
 
+    def __del__(self) -> None:  # a client may drop a stream
+        self._end(False)
+
 
 # Requests that are abandoned while they wait for a connection: they are not sent later.
 

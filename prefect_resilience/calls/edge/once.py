@@ -110,7 +110,9 @@ def once(
     """
     if unknown not in ("raise", "tell"):
         raise ConfigurationError(f'once(unknown={unknown!r}): write "raise" or "tell"')
-    decorate = partial(_decorate, key=key, scope=scope, verify=verify, tells=unknown == "tell")
+    # Its scope tells Effect that the key may be one of a nested function.
+    effect = Effect(key=key, verify=verify, scope="once")
+    decorate = partial(_decorate, effect=effect, scope=scope, tells=unknown == "tell")
     return decorate if tool is None else decorate(tool)
 
 
@@ -126,16 +128,13 @@ class OnceTool:
     """The parameters that the framework fills in, each with its kind."""
 
 
-def _decorate(
-    tool: Any, *, key: str | None, scope: Scope, verify: Callable[..., Any] | None, tells: bool
-) -> Any:
+def _decorate(tool: Any, *, effect: Effect, scope: Scope, tells: bool) -> Any:
     _check_function(tool)
     isasync, hints = is_coroutine_function(tool), hints_of(tool)
     contexts = context_parameters(hints)
-    _check_enclosed(tool, key)
+    if effect.key is None:
+        _check_enclosed(tool)
     _check_scope(scope, tool, scope is not None or tells_turn(contexts, hints))
-    # Its scope tells Effect that the key may be one of a nested function.
-    effect = Effect(key=key, verify=verify, scope="once")
     guard = make_guard(tool, isasync, NO_RETRY, {"effect": effect})
     once_tool = OnceTool(guard, tool.__name__, scope, tells, contexts)
 
@@ -174,10 +173,10 @@ def _check_scope(scope: Scope, tool: Callable[..., Any], is_known: bool) -> None
         )
 
 
-def _check_enclosed(tool: Any, key: str | None) -> None:
+def _check_enclosed(tool: Any) -> None:
     """Raise ConfigurationError if plain values of the enclosing function tell two tools of one name apart."""
     function: Any = inspect.unwrap(tool)
-    if key is not None or not hasattr(function, "__code__"):
+    if not hasattr(function, "__code__"):
         return
     # A variable that the tool itself changes is a counter or a cache.
     changed = {step.argval for step in dis.get_instructions(function) if step.opname == "STORE_DEREF"}

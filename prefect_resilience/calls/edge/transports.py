@@ -87,6 +87,7 @@ class _HttpxGuards(Generic[Inner]):
     """What both transports have in common. `Inner`: a transport of httpx or httpx2."""
 
     _isasync: ClassVar[bool]
+    _driver: ClassVar[staticmethod[..., Any]]
 
     def __init__(
         self,
@@ -113,12 +114,10 @@ class _HttpxGuards(Generic[Inner]):
         self._metered = any(limit.metered for limit in self._guard.limits)
         self._by_prefix = any("prefix" in guarding.fields for guarding in self._guard.entered_in_order)
 
-    _request: Callable[..., Any]
-    """Sends once; its parameters are what the names of circuits and limits may use."""
+    _once: Callable[..., Any]
+    """Sends a request once, unless its second argument says that its attempt is over."""
     _begin: Callable[..., Any]
     """The first attempt, if it needs no generators."""
-    _to: Callable[[BaseURL], Any]
-    """A fallback that sends to another server."""
 
     def _inner_transport(self, request: Any) -> Any:
         """The transport that sends, of the client's own library."""
@@ -141,6 +140,22 @@ class _HttpxGuards(Generic[Inner]):
             close=_aclose if self._isasync else _close,
         )
         return HttpRun(self._guard, exchange)
+
+    def _request(self, exchange: Exchange, host: str = "", method: str = "", prefix: str = "") -> Any:
+        """Send once. The names of circuits and limits may use these parameters."""
+        threaded = not self._isasync and may_be_abandoned(self._guard)
+
+        def send(attempt: int) -> Any:
+            over = partial(exchange.is_over, attempt) if threaded else None
+            return self._once(exchange.request, over)
+
+        return self._driver(send_attempt(exchange, send, judge, threaded=threaded))
+
+    def _to(self, base: BaseURL) -> Callable[[Exchange, Any], Any]:
+        """A fallback that sends to another server."""
+        return lambda exchange, _: self._driver(
+            send_guarded(self._run(self._again(exchange, base)), raises=True)
+        )
 
     def _again(self, exchange: Exchange, base: BaseURL) -> httpx.Request:
         """The request for another server."""
@@ -208,7 +223,7 @@ class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTranspor
     for a wrong option.
     """
 
-    _isasync = False
+    _isasync, _driver = False, staticmethod(drive)
 
     def handle_request(self, request: Any) -> Any:
         inner = self._inner or self._inner_transport(request)
@@ -234,29 +249,12 @@ class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTranspor
             raise
         return answer
 
-    def _request(
-        self, exchange: Exchange, host: str = "", method: str = "", prefix: str = ""
-    ) -> httpx.Response:
-        threaded = may_be_abandoned(self._guard)
-
-        def send(attempt: int) -> httpx.Response:
-            over = partial(exchange.is_over, attempt) if threaded else None
-            return self._once(exchange.request, over)
-
-        return drive(send_attempt(exchange, send, judge, threaded=threaded))
-
     def _once(self, request: httpx.Request, is_over: Callable[[], bool] | None = None) -> httpx.Response:
         _attend_effect(request, isasync=False)
         sent = request if is_over is None else stoppable(request, is_over)
         response = self._inner.handle_request(sent)
         response.request = request
         return meter_body(response) if self._metered else response
-
-    def _to(self, base: BaseURL) -> Any:
-        def send(exchange: Exchange, _: Any) -> httpx.Response:
-            return drive(send_guarded(self._run(self._again(exchange, base)), raises=True))
-
-        return send
 
     def close(self) -> None:
         if self._inner is not None:
@@ -268,7 +266,7 @@ class AsyncResilientTransport(
 ):
     """The transport of an `httpx.AsyncClient`: see `ResilientTransport`."""
 
-    _isasync = True
+    _isasync, _driver = True, staticmethod(adrive)
 
     async def handle_async_request(self, request: Any) -> Any:
         inner = self._inner or self._inner_transport(request)
@@ -299,24 +297,11 @@ class AsyncResilientTransport(
         exchange.good = answer
         return answer
 
-    async def _request(
-        self, exchange: Exchange, host: str = "", method: str = "", prefix: str = ""
-    ) -> httpx.Response:
-        return await adrive(
-            send_attempt(exchange, lambda _: self._once(exchange.request), judge, threaded=False)
-        )
-
-    async def _once(self, request: httpx.Request) -> httpx.Response:
+    async def _once(self, request: httpx.Request, _: object = None) -> httpx.Response:
         _attend_effect(request, isasync=True)
         response = await self._inner.handle_async_request(request)
         response.request = request
         return meter_body(response) if self._metered else response
-
-    def _to(self, base: BaseURL) -> Any:
-        async def send(exchange: Exchange, _: Any) -> httpx.Response:
-            return await adrive(send_guarded(self._run(self._again(exchange, base)), raises=True))
-
-        return send
 
     async def aclose(self) -> None:
         if self._inner is not None:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from prefect_resilience.base.drive import Steps, drive, sleep_for
+from prefect_resilience.base.drive import Steps, drive
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.guards import limits
 from prefect_resilience.guards.limits.guarding import BulkheadFullError, NamedLimit, Ticket, prefect_name
 from prefect_resilience.guards.limits.leases import Lease, give_back
-from prefect_resilience.guards.limits.line import for_place, overdue_places, stand_in_line
+from prefect_resilience.guards.limits.line import overdue_places, stand_in_line
 from prefect_resilience.guards.limits.shared import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     ApiAway,
     SharedLimit,
-    ask_api,
     run_going_on,
+    wait_for_slot,
 )
 from prefect_resilience.guards.timeouts.overdue import begins, still_runs
 from prefect_resilience.guards.timeouts.threads import start_call
@@ -98,21 +97,17 @@ class Bulkhead(NamedLimit):
     def _take_lease(self, name: str, came: float) -> Steps[Lease | None]:
         """A lease in the fleet; None if the API does not answer for too long."""
         shared = SharedLimit(prefect_name("bulkhead", name), self.max_concurrent, 0.0, limits.prefect_client)
-        lease, pause = Lease(shared, limits.lease_holder(run_going_on())), FIRST_PAUSE
-        while True:
-            try:
-                if (yield from ask_api(shared.name, lease.take, came, self.max_wait)):
-                    return lease
-            except ApiAway:
-                return None
-            except BaseException:
-                start_call(lease.release)  # the API may still grant it a slot
-                raise
-            remaining = for_place(self.max_wait, monotonic() - came, None)
-            if remaining <= 0:
-                raise self._refusal(name, came)
-            yield from sleep_for(min(remaining, pause * (0.5 + random())))
-            pause = min(pause * 1.5, LONGEST_PAUSE)
+        lease = Lease(shared, limits.lease_holder(run_going_on()))
+        asking = wait_for_slot(shared.name, lease.take, came, self.max_wait, FIRST_PAUSE, LONGEST_PAUSE)
+        try:
+            if (yield from asking):
+                return lease
+        except ApiAway:
+            return None
+        except BaseException:
+            start_call(lease.release)  # the API may still grant it a slot
+            raise
+        raise self._refusal(name, came)
 
 
 def _give_back(ticket: Ticket) -> None:

@@ -15,7 +15,7 @@ from pydantic import Field
 from prefect_resilience.base.drive import SLICE_SECONDS, Invoke, Steps, adrive, drive
 from prefect_resilience.base.durations import LONGEST, Duration, Seconds
 from prefect_resilience.base.outcomes import UnawaitedResult
-from prefect_resilience.base.policy import Policy
+from prefect_resilience.base.policy import Policy, name_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.guards.fallbacks import is_async
@@ -69,7 +69,7 @@ class Hedge(Policy):
             'ASPIRIN'
         """
         if is_async(fn):
-            raise ConfigurationError(f"{_name_of(fn)} is async: write `await Hedge(...).acall(...)`")
+            raise ConfigurationError(f"{name_of(fn)} is async: write `await Hedge(...).acall(...)`")
         return self.within(fn, (), {})(*args, **kwargs)
 
     async def acall(self, fn: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any) -> T:
@@ -83,7 +83,7 @@ class Hedge(Policy):
             'aspirin: 100 mg'
         """
         if not is_async(fn):
-            raise ConfigurationError(f"{_name_of(fn)} is not an async function: write `Hedge(...).call(...)`")
+            raise ConfigurationError(f"{name_of(fn)} is not an async function: write `Hedge(...).call(...)`")
         return await self.within(fn, (), {})(*args, **kwargs)
 
     def within(
@@ -115,13 +115,6 @@ class Hedge(Policy):
                 runners.end()
 
         return arace if aside else race
-
-
-def _name_of(fn: Any) -> str:
-    inner = fn
-    while isinstance(inner, partial):
-        inner = inner.func  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-    return getattr(inner, "__qualname__", None) or repr(inner)
 
 
 # -- several calls of one function beside each other: async ones in tasks, sync ones in threads

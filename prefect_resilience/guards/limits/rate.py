@@ -12,16 +12,14 @@ from prefect_resilience.base.drive import Steps, sleep_for
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.guards import limits
 from prefect_resilience.guards.limits.guarding import NamedLimit, RateLimitedError, Ticket, prefect_name
-from prefect_resilience.guards.limits.line import (
-    Pace,
-    for_place,
-    in_line,
-    stand_in_line,
-    start,
-    start_if_free,
-    wait_of,
+from prefect_resilience.guards.limits.line import Pace, for_place, in_line, stand_in_line, start, wait_of
+from prefect_resilience.guards.limits.shared import (
+    ApiAway,
+    SharedLimit,
+    run_going_on,
+    take_slot,
+    wait_for_slot,
 )
-from prefect_resilience.guards.limits.shared import ApiAway, SharedLimit, ask_api, run_going_on, take_slot
 
 LEAST_PERIOD = 0.001
 GRACE_SECONDS = 0.25
@@ -86,8 +84,6 @@ class RateLimit(NamedLimit):
         name = self.final_name()
         key, pace = f"rate:{self._key(name)}", self.pace
         shared = self._fleet_limit(name)
-        if shared is None and start_if_free(key, pace):
-            return Ticket()
         came = monotonic()
         self._refuse_beyond(came, wait_of(key, pace, in_line(key)), name)
         patience = None if self.max_wait is None else self.max_wait + GRACE_SECONDS
@@ -110,31 +106,22 @@ class RateLimit(NamedLimit):
         while (wait := wait_of(key, self.pace)) > 0:
             self._refuse_beyond(came, wait, name)
             yield from sleep_for(wait)
-        if shared is not None:
-            yield from self._fleet_allowed(shared, came, name)
-
-    def _fleet_allowed(self, shared: SharedLimit, came: float, name: str | None) -> Steps[None]:
+        if shared is None:
+            return
         # The API does not say when in the interval the next slot becomes free, so ask repeatedly.
         interval = self.pace.interval
         pause = max(SHORTEST_PAUSE, min(interval / 8, LONGEST_PAUSE))
         question = partial(shared.ask, lambda client: take_slot(client, shared.name))
-        while True:
-            try:
-                if (yield from ask_api(shared.name, question, came, self.max_wait)):
-                    return
-            except ApiAway:
-                return
-            remaining = self._time_left(came)
-            if remaining <= 0:
-                raise self._refusal(name, interval)
-            yield from sleep_for(min(pause, remaining))
+        try:
+            is_taken = yield from wait_for_slot(shared.name, question, came, self.max_wait, pause, pause)
+        except ApiAway:
+            return
+        if not is_taken:
+            raise self._refusal(name, interval)
 
     def _refuse_beyond(self, came: float, wait: float, name: str | None) -> None:
-        if wait > 0 and wait > self._time_left(came):
+        if wait > 0 and wait > for_place(self.max_wait, monotonic() - came, None):
             raise self._refusal(name, wait)
-
-    def _time_left(self, came: float) -> float:
-        return for_place(self.max_wait, monotonic() - came, None)
 
     def _refusal(self, name: str | None, wait: float) -> RateLimitedError:
         return RateLimitedError(name, self.calls, self.per, wait)

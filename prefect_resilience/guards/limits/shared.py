@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +23,7 @@ from uuid import UUID
 from prefect_resilience.base.drive import Blocking, Steps, sleep_for
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.limits.line import for_server
+from prefect_resilience.guards.limits.line import for_place, for_server
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -44,19 +45,12 @@ class ApiBusy(Exception):
     """The API did not answer for now: it is busy, there is no connection, or the request timed out."""
 
 
-@dataclass(slots=True)
-class Outage:
-    """A limit that holds in this process alone: since when, and when the next request may be made."""
-
-    since: float
-    ask_at: float
-
-
 class _Outages:
     """The outages that this process knows, by the limit's name."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, Outage] = {}
+        # Since when, and when the next request may be made.
+        self.by_name: dict[str, tuple[float, float]] = {}
         # Re-entrant: the garbage collector may end a coroutine, which releases its lease, at any time.
         self.lock = threading.RLock()
 
@@ -72,7 +66,7 @@ def note_answer(name: str) -> None:
             "Prefect's API is available again: the limit %r is shared again, after %.0f s in this process "
             "only",
             name,
-            monotonic() - outage.since,
+            monotonic() - outage[0],
         )
 
 
@@ -81,8 +75,8 @@ def go_alone(name: str, why: str) -> None:
     now = monotonic()
     with _outages.lock:
         outage = _outages.by_name.get(name)
-        since = now if outage is None else outage.since
-        _outages.by_name[name] = Outage(since, now + ASK_AGAIN_SECONDS)
+        since = now if outage is None else outage[0]
+        _outages.by_name[name] = since, now + ASK_AGAIN_SECONDS
     if outage is None:
         logger.warning(
             "Prefect's API is unavailable for the limit %r. Until it answers, the limit applies in this "
@@ -113,6 +107,21 @@ def ask_api(name: str, question: Callable[[], T], came: float, max_wait: float |
     raise ApiAway(name)
 
 
+def wait_for_slot(
+    name: str, take: Callable[[], Any], came: float, max_wait: float | None, first: float, longest: float
+) -> Steps[bool]:
+    """Ask the API for a slot until there is one; False if none became free in time. The pauses between two
+    requests grow from `first` to `longest`. Raises ApiAway, as `ask_api`."""
+    pause = first
+    while not (yield from ask_api(name, take, came, max_wait)):
+        remaining = for_place(max_wait, monotonic() - came, None)
+        if remaining <= 0:
+            return False
+        yield from sleep_for(min(remaining, pause * (0.5 + random())))
+        pause = min(pause * 1.5, longest)
+    return True
+
+
 def _is_left_alone(name: str) -> bool:
     """Whether to skip the API: there is an outage, and another caller made a request recently."""
     if name not in _outages.by_name:
@@ -120,9 +129,9 @@ def _is_left_alone(name: str) -> bool:
     now = monotonic()
     with _outages.lock:
         outage = _outages.by_name.get(name)
-        if outage is None or now < outage.ask_at:
+        if outage is None or now < outage[1]:
             return outage is not None
-        outage.ask_at = now + ASK_AGAIN_SECONDS
+        _outages.by_name[name] = outage[0], now + ASK_AGAIN_SECONDS
         return False
 
 
@@ -131,7 +140,8 @@ Connect = Callable[[], AbstractContextManager["SyncPrefectClient"]]
 
 MOST_NAMES = 10_000
 
-_LOCKED, _GONE = 423, 410
+# 422: the limit is smaller than one, since an operator has stopped all calls.
+_FULL, _GONE = (423, 422), (410,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,52 +201,41 @@ class NoSuchLimit(Exception):
 
 def take_place(client: SyncPrefectClient, name: str, holder: Any, lease_seconds: float) -> UUID | None:
     """Take one slot of a concurrency limit: the id of its lease, or None if all slots are taken."""
-    try:
-        answer = client.increment_concurrency_slots_with_lease(
-            names=[name], slots=1, mode="concurrency", lease_duration=lease_seconds, holder=holder
-        ).json()
-    except Exception as error:
-        # 422: the limit is smaller than one, since an operator has stopped all calls.
-        if status_of(error) in (_LOCKED, 422):
-            return None
-        raise
-    if not answer["limits"]:
+    take = partial(client.increment_concurrency_slots_with_lease, names=[name], slots=1, mode="concurrency")
+    answer = _ask_unless(_FULL, partial(take, lease_duration=lease_seconds, holder=holder))
+    if answer is not None and not answer.json()["limits"]:
         raise NoSuchLimit(name)
-    return UUID(answer["lease_id"])
+    return None if answer is None else UUID(answer.json()["lease_id"])
 
 
 def take_slot(client: SyncPrefectClient, name: str) -> bool:
     """Take one slot of a rate limit; False if none is free."""
-    try:
-        answer = client.increment_concurrency_slots(names=[name], slots=1, mode="rate_limit").json()
-    except Exception as error:
-        # 422: the limit is smaller than one, since an operator has stopped all calls.
-        if status_of(error) in (_LOCKED, 422):
-            return False
-        raise
-    if not answer:
+    take = partial(client.increment_concurrency_slots, names=[name], slots=1, mode="rate_limit")
+    answer = _ask_unless(_FULL, take)
+    if answer is not None and not answer.json():
         raise NoSuchLimit(name)
-    return True
+    return answer is not None
 
 
 def renew(client: SyncPrefectClient, lease_id: UUID, lease_seconds: float) -> bool:
     """Extend a lease; False if it no longer exists."""
-    try:
-        client.renew_concurrency_lease(lease_id=lease_id, lease_duration=lease_seconds)
-    except Exception as error:
-        if status_of(error) == _GONE:
-            return False
-        raise
-    return True
+    ask = partial(client.renew_concurrency_lease, lease_id=lease_id, lease_duration=lease_seconds)
+    return _ask_unless(_GONE, lambda: (ask(), True)) is not None
 
 
 def give_up(client: SyncPrefectClient, lease_id: UUID) -> None:
     """Release a leased slot; the slot of an expired lease is free already."""
+    _ask_unless((404, *_GONE), partial(client.release_concurrency_slots_with_lease, lease_id=lease_id))
+
+
+def _ask_unless(statuses: tuple[int, ...], request: Callable[[], T]) -> T | None:
+    """The answer to a request; None if its status is one of these."""
     try:
-        client.release_concurrency_slots_with_lease(lease_id=lease_id)
+        return request()
     except Exception as error:
-        if status_of(error) not in (404, _GONE):
-            raise
+        if status_of(error) in statuses:
+            return None
+        raise
 
 
 def may_pass(error: Exception) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, cast
 from uuid import uuid4
@@ -15,24 +15,35 @@ from uuid import uuid4
 from pydantic import Field
 
 from prefect_resilience.base.drive import Blocking, Steps, sleep_for
+from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards import limits
 from prefect_resilience.guards.circuits import listeners, registry
 from prefect_resilience.guards.limits.guarding import LimitRefused, Ticket
-from prefect_resilience.guards.limits.line import stand_in_line
-from prefect_resilience.guards.limits.usage import Meter, MeteredLimit, Share, Usage, key_of, read_documents
+from prefect_resilience.guards.limits.line import for_place, stand_in_line
+from prefect_resilience.guards.limits.usage import (
+    Meter,
+    MeteredLimit,
+    Share,
+    Usage,
+    count_at,
+    key_of,
+    read_documents,
+)
 
 PREFIX = "spend/"
-# Seconds for which a call waits while there is room but for what running calls have reserved.
-WAIT_SECONDS, PAUSE = 60.0, 0.5
+# Seconds between two questions of a call that waits for what running calls have reserved.
+PAUSE = 0.5
 # The run of calls outside of runs.
 PROCESS = uuid4().hex
 
 # -- what a call costs
 
-ANSWERS = ("n", "candidateCount", "candidate_count")
-MOST_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
-OPTIONS = ("generationConfig", "config")
+# Where a request has its options: beside the others, or as with Gemini.
+OPTIONS = ("", "generationConfig.", "config.")
+ANSWERS = [at + name for at in OPTIONS for name in ("best_of", "n", "candidateCount", "candidate_count")]
+NAMES = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+MOST_TOKENS = [at + name for at in OPTIONS for name in NAMES]
 IN_PATH = re.compile(r"/models/([^/:]+)")
 
 
@@ -69,19 +80,10 @@ def model_of(arguments: Mapping[str, Any]) -> str:
 
 def most_of(arguments: Mapping[str, Any]) -> Usage | None:
     """The most tokens that a call can use: a token has a byte at least. None if it has no maximum."""
-    body = _request_of(arguments)
-    places = (body, *(body[name] for name in OPTIONS if isinstance(body.get(name), Mapping)))
-    most = _first_count(places, MOST_TOKENS)
-    if most is None:
+    body = dict(_request_of(arguments))
+    if not (most := count_at(body, MOST_TOKENS)):
         return None
-    question = json.dumps(dict(body), default=str, ensure_ascii=False).encode(errors="replace")
-    return Usage(len(question), most * (_first_count(places, ANSWERS) or 1))
-
-
-def _first_count(places: Iterable[Mapping[str, Any]], names: Iterable[str]) -> int | None:
-    """The first number of these names."""
-    counts = (place.get(name) for place in places for name in names)
-    return next((count for count in counts if isinstance(count, int) and count > 0), None)
+    return Usage(len(repr(body).encode(errors="replace")), most * (count_at(body, ANSWERS) or 1))
 
 
 def _request_of(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -101,12 +103,15 @@ class Spending(TypedDict):
     scope: str  # the run or the day
     usd: float
     spent: float
-    reserved: float  # the most that running calls can cost; those of a killed process stay
+    reserved: dict[str, float]  # the most that each running call can cost; those of a killed process stay
     reached: bool
 
 
 class Purse(Share):
-    """The money that calls of this process have reserved and spent under one document."""
+    """The calls of this process under one document.
+
+    A call has an id, so that what it reserved is given back once, even if an answer of the store was lost.
+    """
 
     keeps: ClassVar[float] = 30 * 86_400.0
 
@@ -114,56 +119,62 @@ class Purse(Share):
         super().__init__(key, fresh)
         # One thread at a time asks the store.
         self._asking = threading.RLock()
-        # What the document in the store does not have yet.
-        self._reserved = self._paid = 0.0
+        # The most that each running call can cost; 0: it asks.
+        self.running: dict[str, float] = {}
+        # The cost of each call that has ended, until the document in the store has it.
+        self._ended: dict[str, float] = {}
 
     def is_settled(self) -> bool:
-        """Whether the document in the store has everything."""
-        return not (self._reserved or self._paid)
+        return not (self.running or self._ended)
 
-    def take(self, most: float, usd: float) -> tuple[Spending, bool]:
+    def take(self, call: str, most: float, usd: float) -> tuple[Spending, bool]:
         """Reserve the most that a call can cost, and settle the calls that have ended. May block.
 
-        Returns the document, and whether there was room.
+        Returns the document, and whether there was room. Nothing is reserved for a call that has ended.
         """
         with self._asking:
             with self.lock:
-                reserved, self._reserved = self._reserved, 0.0
-                paid, self._paid = self._paid, 0.0
+                running, ended, self._ended = {**self.running}, self._ended, {}
+                asks = call in running
+                if asks:
+                    self.running[call] = most
             is_first = has_room = False
 
             def step(before: Spending, _: float) -> Spending:
                 nonlocal is_first, has_room
-                after: Spending = {**before, "usd": usd}
-                after["spent"] += paid
-                after["reserved"] = max(round(after["reserved"] + reserved, 9), 0.0)
-                has_room = after["spent"] + after["reserved"] + most <= usd
-                after["reached"] &= usd <= before["usd"]  # a larger cap has room
-                is_first = after["spent"] + most > usd and not after["reached"]
-                after["reached"] |= is_first
-                after["reserved"] += most if has_room else 0.0
-                return after
+                held = {**before["reserved"], **running}
+                held = {name: part for name, part in held.items() if part and name not in ended}
+                spent = before["spent"] + sum(ended.values())
+                has_room = asks and round(spent + sum(held.values()) + most, 9) <= usd
+                was_reached = before["reached"] and usd <= before["usd"]  # a larger cap has room
+                is_first = spent + most > usd and not was_reached
+                if has_room:
+                    held[call] = most
+                reached = was_reached or is_first
+                return {**before, "usd": usd, "spent": spent, "reserved": held, "reached": reached}
 
             spending, is_stored = self.change(step)
-            if not is_stored:
-                with self.lock:
-                    self._reserved += reserved + (most if has_room else 0.0)
-                    self._paid += paid
-        if is_first:
+            with self.lock:
+                if call in self.running and not has_room:
+                    self.running[call] = 0.0
+                if not is_stored:
+                    self._ended = ended | self._ended
+        if is_first and is_stored:
             listeners.cap_listeners.tell(spending)
         return spending, has_room
 
-    def settle(self, reserved: float, used: float) -> None:
+    def settle(self, call: str, cost: float) -> None:
         """A call has ended. Does not block."""
         with self.lock:
-            self._reserved, self._paid = self._reserved - reserved, self._paid + used
-        self.in_background(self._settle_all)
+            if not self.running.pop(call, 0.0):
+                return
+            self._ended[call] = cost
+        self.settle_soon()
 
-    def _settle_all(self) -> None:
-        """Calls that end together are settled together."""
+    def settle_all(self) -> None:
         with self._asking:
-            if not self.is_settled():
-                self.take(0.0, self.document["usd"])
+            if self._ended:
+                self.take("", 0.0, self.document["usd"])
 
 
 def read_spending(store: registry.StoreReference = None) -> list[Spending]:
@@ -180,12 +191,13 @@ class SpendCapReachedError(LimitRefused):
         self.usd: float = spending["usd"]
         self.spent: float = spending["spent"]
         self.most = most
+        reserved = sum(spending["reserved"].values())
         subject = f"the cap {spending['name']!r}" if spending["name"] else "the cap"
         room = "in another run" if spending["per"] == "run" else "at midnight UTC"
         super().__init__(
             f"{subject} of {self.usd:g} USD a {spending['per']} has no room: "
-            f"{self.spent:.4f} USD are spent, {spending['reserved']:.4f} USD are reserved, and this call can "
-            f"cost {most:.4f} USD; there is room {room}, or with more usd="
+            f"{self.spent:.4f} USD are spent, {reserved:.4f} USD are reserved, and this call "
+            f"can cost {most:.4f} USD; there is room {room}, or with more usd="
         )
 
 
@@ -197,9 +209,9 @@ class SpendCap(MeteredLimit):
     A call reserves the most that it can cost: its `max_tokens` times the price of the output, and the bytes
     of its arguments, each a token at most, times the price of the input. It is settled by the usage in its
     answer, as with `TokenLimit`. A call that failed or was cancelled has cost nothing; one that timed out
-    costs what it reserved. A call whose reservation does not fit waits for running calls, for up to a
-    minute; then, or when the money is spent, it raises `SpendCapReachedError`, and is not made. The event
-    `prefect-resilience.cap.reached` is sent once.
+    costs what it reserved. A call whose reservation does not fit waits for running calls, for up to
+    `max_wait`; then, or when the money is spent, it raises `SpendCapReachedError`, and is not made. The
+    event `prefect-resilience.cap.reached` is sent once.
 
     A run is the root flow run, with its subflows, tasks and calls in all processes; outside of runs it is
     this process. A day begins at midnight UTC. Caps of the same `name`, or without one, share the money.
@@ -214,28 +226,40 @@ class SpendCap(MeteredLimit):
     usd: float = Field(gt=0, description="The most that may be spent, in USD.")
     per: Literal["run", "day"] = Field(default="run", description="The span of the cap: a run, or a day.")
     name: str | None = Field(default=None, description="The name under which calls share the cap.")
+    max_wait: Seconds | None = Field(
+        default=60.0, description="The longest wait for running calls, in seconds; null: no limit."
+    )
 
     if TYPE_CHECKING:
 
         def __init__(
-            self, usd: float, per: Literal["run", "day"] = "run", name: str | None = None
+            self,
+            usd: float,
+            per: Literal["run", "day"] = "run",
+            name: str | None = None,
+            max_wait: Duration | None = 60.0,
         ) -> None: ...
 
     def acquire(self) -> Steps[Ticket]:
         """Reserve the most that the call can cost. Raises SpendCapReachedError."""
-        most = self._most()
+        most, came, call = self._most(), monotonic(), uuid4().hex
         purse: Purse = yield Blocking(self._find_purse)
-        turn = yield from stand_in_line(purse.key, 1, None)
-        assert turn is not None
+        turn = yield from stand_in_line(purse.key, 1, self.max_wait)
+        if turn is None:
+            raise SpendCapReachedError(purse.document, most)
+        purse.running[call] = 0.0
         try:
-            until = monotonic() + WAIT_SECONDS
             while True:
-                spending, has_room = yield Blocking(purse.take, (most, self.usd))
+                spending, has_room = yield Blocking(purse.take, (call, most, self.usd))
                 if has_room:
-                    return Meter(self, most, purse.settle)
-                if spending["spent"] + most > self.usd or monotonic() > until:
+                    return Meter(self, most, partial(purse.settle, call))
+                remaining = for_place(self.max_wait, monotonic() - came, None)
+                if spending["spent"] + most > self.usd or remaining <= 0:
                     raise SpendCapReachedError(spending, most)
-                yield from sleep_for(PAUSE)
+                yield from sleep_for(min(PAUSE, remaining))
+        except BaseException:
+            purse.settle(call, 0.0)  # the store may still be asked
+            raise
         finally:
             turn.leave()
 
@@ -262,6 +286,6 @@ class SpendCap(MeteredLimit):
             scope = limits.root_run() or PROCESS
         name = self.final_name() or ""
         fresh = Spending(
-            name=name, per=self.per, scope=scope, usd=self.usd, spent=0.0, reserved=0.0, reached=False
+            name=name, per=self.per, scope=scope, usd=self.usd, spent=0.0, reserved={}, reached=False
         )
         return Purse.of(key_of(PREFIX, f"{self.per}/{scope}/{name}"), fresh)

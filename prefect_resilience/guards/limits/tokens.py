@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, cast
 
@@ -92,10 +93,9 @@ def usual(samples: list[int], per_minute: int) -> float:
 
 # How long tokens may be held without a use; the bucket fills meanwhile, also in place of a dead process.
 LEASE_SECONDS = 10.0
-# The shortest time between two exchanges of a process with the store.
+# The shortest time between two exchanges of a process with the store. It asks for the tokens of that time
+# beyond its next call, at most.
 ASK_SECONDS = 0.3
-# A process asks for so many seconds of the fleet's pace beyond its next call, at most.
-MOST_AHEAD = 0.1
 # How often the first caller in line looks for tokens that other calls gave back.
 LOOK_SECONDS = 0.05
 
@@ -104,6 +104,7 @@ class Account(Share):
     """The tokens of one limit that this process holds."""
 
     keeps: ClassVar[float] = 7 * 86_400.0
+    pause: ClassVar[float] = ASK_SECONDS
     document: TokenBucket
 
     def __init__(self, key: str, fresh: TokenBucket) -> None:
@@ -146,7 +147,7 @@ class Account(Share):
         with self.lock:
             self._ripen()
             flow = self._taken / max(monotonic() - self._asked_at, ASK_SECONDS)
-            more = min(max(flow, behind), MOST_AHEAD * pace_of(self.per_minute))
+            more = min(max(flow, behind), ASK_SECONDS * pace_of(self.per_minute))
             wanted = tokens - self.held + more
         wait = self.exchange(wanted, patience)
         if wait <= patience:
@@ -161,11 +162,17 @@ class Account(Share):
             self.held += reserved - used
             if used > 0:
                 self._samples.append(math.ceil(used))
-            is_much = self.held > MOST_AHEAD * pace_of(self.per_minute)
-            if self.rest() > 0 or not is_much or in_line(self.key):
+        self.settle_soon()
+
+    def is_settled(self) -> bool:
+        return not (self._samples or self.held or self._coming)
+
+    def settle_all(self) -> None:
+        with self.lock:
+            if in_line(self.key) or self.is_settled():  # who is in line asks the store
                 return
-            surplus, self.held = self.held, 0.0
-        self.in_background(self.exchange, -surplus, math.inf)
+            surplus, self.held, self._coming = self.held + self._coming, 0.0, 0.0
+        self.exchange(-surplus, math.inf)
 
     def _ripen(self) -> None:
         """Take in the tokens that are ready, and drop those of a lease that has ended."""
@@ -190,15 +197,12 @@ class Account(Share):
             wait = wait_of(bucket, now)
             return grant(bucket, wanted, now) if wait <= patience else bucket
 
-        self.document, _ = self.change(step)
+        after, is_stored = self.change(step)
+        if not is_stored:
+            with self.lock:
+                self._samples = samples + self._samples
+            self.document = {**self.document, "until": after["until"]}
         return wait
-
-
-def account_of(name: str, per_minute: int) -> Account:
-    """The account of this process."""
-    account = Account.of(key_of(PREFIX, name), new_bucket(name, per_minute))
-    account.per_minute = per_minute
-    return account
 
 
 def read_buckets(store: registry.StoreReference = None) -> list[tuple[TokenBucket, float]]:
@@ -276,7 +280,8 @@ class TokenLimit(MeteredLimit):
     def acquire(self) -> Steps[Ticket]:
         """Wait for the tokens. Raises TokenLimitedError, at once if the wait is known."""
         name, came = cast("str", self.final_name()), monotonic()
-        account = account_of(name, self.per_minute)
+        account = Account.of(key_of(PREFIX, name), new_bucket(name, self.per_minute))
+        account.per_minute = self.per_minute
         tokens = self._reserve(account)
         turn = yield from stand_in_line(account.key, 1, self.max_wait)
         if turn is None:
@@ -292,9 +297,12 @@ class TokenLimit(MeteredLimit):
                 if wait > patience:
                     raise TokenLimitedError(name, self.per_minute, tokens, wait)
                 yield from sleep_for(min(wait or rest, LOOK_SECONDS))  # other calls may give some back
+        except BaseException:
+            account.settle_soon()
+            raise
         finally:
             turn.leave()
-        return Meter(self, tokens, account.settle)
+        return Meter(self, tokens, partial(account.settle, tokens))
 
     def read(self, answer: Any) -> Usage | None:
         """The usage in an answer."""
@@ -302,10 +310,11 @@ class TokenLimit(MeteredLimit):
             return read_usage(answer)
         try:
             used = self.usage(answer)
+            counts = {"input_tokens": math.ceil(used)} if isinstance(used, int | float) else used
         except Exception as error:  # noqa: BLE001 - the call has succeeded
             logger.warning("usage= of the limit %r failed: %s", self.name, redact(repr(error)))
             return None
-        return Usage(math.ceil(used)) if isinstance(used, int | float) else read_usage({"usage": used})
+        return read_usage({"usage": counts})
 
     def amount(self, usage: Usage) -> float | None:
         """The tokens of the call."""

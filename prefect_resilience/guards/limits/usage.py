@@ -6,11 +6,11 @@ their JSON, and the chunks of their streams.
 
 from __future__ import annotations
 
-import json
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
+from time import sleep
 from typing import Any, ClassVar, NamedTuple, Self, cast
 from urllib.parse import quote
 
@@ -18,6 +18,8 @@ from pydantic import PrivateAttr
 
 from prefect_resilience.base.drive import Steps
 from prefect_resilience.base.process import in_forked_child, start_thread
+from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.errors.classify.shapes import parse_json, value_at, values_at
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.circuits import listeners, registry
@@ -26,16 +28,18 @@ from prefect_resilience.stores.base import Store, change, scan_all
 
 PLACES = ("usage", "usage_metadata", "usageMetadata")
 # Where an event of a stream has its usage: OpenAI's `response.completed`, Anthropic's `message_start`.
-AROUND = ("response", "message")
+AROUND = ("", "response.", "message.")
 
 INPUT = ("prompt_tokens", "input_tokens", "promptTokenCount", "prompt_token_count", "total_tokens")
 OUTPUT = ("completion_tokens", "output_tokens", "candidatesTokenCount", "candidates_token_count")
 TOOLS = ("toolUsePromptTokenCount", "tool_use_prompt_token_count")
 THOUGHTS = ("thoughtsTokenCount", "thoughts_token_count")
 # Tokens from a cache that are part of the input; Anthropic's come on top of it.
-CACHED = ("cached_tokens", "cachedContentTokenCount", "cached_content_token_count")
+CACHED = (
+    *("prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens", "cached_tokens"),
+    *("cachedContentTokenCount", "cached_content_token_count"),
+)
 CACHE_READ, CACHE_WRITE = ("cache_read_input_tokens",), ("cache_creation_input_tokens",)
-DETAILS = ("prompt_tokens_details", "input_tokens_details")
 
 
 class Usage(NamedTuple):
@@ -58,12 +62,10 @@ def read_usage(answer: Any) -> Usage | None:
         >>> read_usage({"usage": {"prompt_tokens": 12, "completion_tokens": 30}}).total
         42
     """
-    with suppress(Exception):  # an object of any library
-        if isinstance(answer, list | tuple):
-            return merge_all(map(read_usage, cast("Iterable[Any]", answer)))
-        around = (answer, *(_field(answer, name) for name in AROUND))
-        return merge_all(_read_counts(_field(whole, place)) for whole in around for place in PLACES)
-    return None
+    if isinstance(answer, list | tuple):
+        return merge_all(map(read_usage, cast("Iterable[Any]", answer)))
+    places = (around + place for around in AROUND for place in PLACES)
+    return merge_all(_read_counts(counts) for place in places for counts in values_at(answer, place))
 
 
 def merge_all(usages: Iterable[Usage | None]) -> Usage | None:
@@ -73,25 +75,17 @@ def merge_all(usages: Iterable[Usage | None]) -> Usage | None:
 
 
 def _read_counts(counts: Any) -> Usage | None:
-    question, output = _count(counts, INPUT), _count(counts, OUTPUT)
+    question, output = count_at(counts, INPUT), count_at(counts, OUTPUT)
     if output is None and question is None:
         return None
-    read, write, tools, thoughts = (
-        _count(counts, names) or 0 for names in (CACHE_READ, CACHE_WRITE, TOOLS, THOUGHTS)
-    )
-    inside = next((count for name in DETAILS if (count := _count(_field(counts, name), CACHED))), 0)
-    cached = read + (inside or _count(counts, CACHED) or 0)
-    return Usage((question or 0) + tools + read + write, (output or 0) + thoughts, cached, write)
+    kinds = (CACHE_READ, CACHE_WRITE, TOOLS, THOUGHTS, CACHED)
+    read, write, tools, thoughts, cached = (count_at(counts, names) or 0 for names in kinds)
+    return Usage((question or 0) + tools + read + write, (output or 0) + thoughts, read + cached, write)
 
 
-def _field(whole: Any, name: str) -> Any:
-    if isinstance(whole, Mapping):
-        return cast("Mapping[str, Any]", whole).get(name)
-    return getattr(whole, name, None)
-
-
-def _count(counts: Any, names: Iterable[str]) -> int | None:
-    fields = (_field(counts, name) for name in names)
+def count_at(counts: Any, names: Iterable[str]) -> int | None:
+    """The first number at these places."""
+    fields = (value_at(counts, name) for name in names)
     return next((count for count in fields if type(count) is int and count >= 0), None)
 
 
@@ -101,11 +95,11 @@ def _count(counts: Any, names: Iterable[str]) -> int | None:
 class Meter(Ticket):
     """What a call has reserved. It is settled once: from the usage in its answer, or when it has failed."""
 
-    def __init__(self, limit: MeteredLimit, reserved: float, settle: Callable[[float, float], None]) -> None:
+    def __init__(self, limit: MeteredLimit, reserved: float, settle: Callable[[float], None]) -> None:
         super().__init__()
         self.reserved: float = reserved
         self._limit = limit
-        self._settle: Callable[[float, float], None] | None = settle
+        self._settle: Callable[[float], None] | None = settle
         self._usage: Usage | None = None
         self._seen = self._waits = False
 
@@ -124,12 +118,11 @@ class Meter(Ticket):
         else:
             self._usage = merge_all((self._usage, self._limit.read(answer)))
 
-    def end(self, parts: Iterable[bytes], is_whole: bool) -> None:
+    def end(self, answers: Iterable[Any], is_whole: bool) -> None:
         """Settle at the end of a body. `is_whole`: all of it was read."""
         self._waits = False
-        for part in parts:
-            with suppress(ValueError):
-                self.see(json.loads(part))
+        for answer in answers:
+            self.see(answer)
         self.settle(None if is_whole else GeneratorExit())
 
     def settle(self, error: BaseException | None, info: ErrorInfo | None = None) -> None:
@@ -140,12 +133,14 @@ class Meter(Ticket):
             return
         settle, self._settle = self._settle, None
         used = None if self._usage is None else self._limit.amount(self._usage)
-        timed_out = info is not None and info.category is ErrorCategory.TIMEOUT
+        timed_out = (
+            isinstance(error, Exception) and (info or classify(error)).category is ErrorCategory.TIMEOUT
+        )
         if error is not None and not self._seen and not timed_out:
             used = 0.0
         elif used is None or (error is not None and used < self.reserved):
             used = self.reserved
-        settle(self.reserved, used)
+        settle(used)
 
 
 # The last events of streams, after which clients close them.
@@ -172,8 +167,9 @@ class BodyUsage:
         if self._is_stream:
             parts = [line[5:] for line in body.split(b"\n") if line.startswith(b"data:")]
             is_whole = is_whole or any(end in part for part in parts[-2:] for end in ENDS)
+        answers = [answer for part in parts if (answer := parse_json(part.decode(errors="replace")))]
         for meter in meters:
-            meter.end(parts, is_whole)
+            meter.end(answers, is_whole)
 
 
 class MeteredLimit(NamedLimit):
@@ -184,8 +180,9 @@ class MeteredLimit(NamedLimit):
 
     def bind(self, parameters: Mapping[str, Any]) -> Self:
         """The limit for a call with these parameters."""
-        bound = super().bind(parameters)
-        bound = bound.model_copy() if bound is self else bound
+        if self._arguments:  # the further call of a hedge has the same ones
+            return self
+        bound = super().bind(parameters).model_copy()
         bound._arguments = parameters
         return bound
 
@@ -217,11 +214,15 @@ class Share:
     keeps: ClassVar[float]
     """Seconds for which the store keeps the document without a change."""
 
+    pause: ClassVar[float] = 0.0
+    """Seconds from the end of a call until the store knows of it."""
+
     def __init__(self, key: str, fresh: Any) -> None:
         self.key: str = key
         self.document: Any = fresh
         # Re-entrant: the garbage collector may end a stream at any time.
         self.lock: AbstractContextManager[Any] = threading.RLock()
+        self._settles = False
 
     @classmethod
     def of(cls, key: str, fresh: Any) -> Self:
@@ -231,9 +232,28 @@ class Share:
                 shares.pop(old, None)
         return cast("Self", shares.get(key) or shares.setdefault(key, cls(key, fresh)))
 
+    @abstractmethod
     def is_settled(self) -> bool:
-        """Whether it can be forgotten: the document in the store has everything."""
-        return False
+        """Whether the document in the store has everything."""
+
+    @abstractmethod
+    def settle_all(self) -> None:
+        """Bring the document in the store up to date, unless a call is about to. May block."""
+
+    def settle_soon(self) -> None:
+        """Settle after the pause, once for all calls that end until then. The process waits for it."""
+        with self.lock:
+            if self._settles:
+                return
+            self._settles = True
+        with suppress(RuntimeError):  # the interpreter ends
+            start_thread("limits", self._settle_after_pause, daemon=False)
+
+    def _settle_after_pause(self) -> None:
+        sleep(self.pause)
+        with self.lock:
+            self._settles = False
+        self.settle_all()
 
     def change(self, step: Callable[[Any, float], Any]) -> tuple[Any, bool]:
         """The document after `step`, which gets it and the store's time, and whether the store has it.
@@ -258,10 +278,6 @@ class Share:
             return step_now(None), False
         finally:
             listeners.tell(link.notices)
-
-    def in_background(self, work: Callable[..., Any], *args: Any) -> None:
-        with suppress(RuntimeError):  # the interpreter ends
-            start_thread("limits", work, *args, daemon=False)
 
 
 shares: dict[str, Share] = {}

@@ -52,7 +52,7 @@ def read_limits(store: StoreReference = None) -> list[LimitRow]:
             per=f"{cap['per']} {cap['scope']}",
             allowed=cap["usd"],
             used=round(cap["spent"], 6),
-            reserved=round(cap["reserved"], 6),
+            reserved=round(sum(cap["reserved"].values()), 6),
             room="reached" if cap["reached"] else "now",
         )
         for cap in read_spending(store)

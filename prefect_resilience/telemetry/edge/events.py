@@ -175,7 +175,8 @@ def announce_burn(status: BudgetStatus) -> None:
 def announce_cap(spending: Spending) -> None:
     """Send the event of a cap that is reached."""
     name = spending["name"] or f"{spending['per']} {spending['scope']}"
-    emit("cap.reached", "cap", name, {**spending, "name": name})
+    reserved = sum(spending["reserved"].values())
+    emit("cap.reached", "cap", name, {**spending, "name": name, "reserved": reserved})
 
 
 def announce_store(notice: StoreNotice) -> None:

@@ -1,7 +1,6 @@
 """Options of transports: circuits, limits, deadlines and metered bodies; mistakes are found at once."""
 
 import asyncio
-import math
 import re
 import threading
 import time
@@ -23,6 +22,7 @@ from prefect_resilience.guards.timeouts.threads import overdue_calls
 from prefect_resilience.http import AsyncResilientTransport, BaseURL, ResilientAdapter, ResilientTransport
 from tests.calls.http.server import Act
 from tests.calls.http.webs import each_client, until
+from tests.guards.limits.hanging import end_threads
 
 BAD = {
     "retry='often'": {"retry": "often"},
@@ -211,13 +211,14 @@ LAST = b'data: {"type": "message_delta", "usage": {"output_tokens": 32}}\n\n'
 
 
 @pytest.fixture
-def limit(request):
+def limit(monkeypatch):
+    monkeypatch.setattr(tokens.Account, "pause", 0.0)
     shares.clear()
     return TokenLimit("ask", per_minute=600_000, estimate=lambda body: body["max_tokens"])
 
 
 def used() -> int:
-    tokens.account_of("ask", 600_000).exchange(0.0, math.inf)
+    end_threads()
     return read_buckets()[0][0]["used"]
 
 

@@ -60,3 +60,10 @@ def service():
 def nothing_is_left():
     yield
     wait_until(lambda: not line._lines.by_key and not overdue_calls())
+
+
+def end_threads():
+    """Wait until limits have settled the calls that ended."""
+    for thread in threading.enumerate():
+        if thread.name == "prefect-resilience-limits":
+            thread.join()

@@ -103,18 +103,6 @@ def test_a_full_fleet_refuses(name, max_wait):
     assert in_run(body) == 0
 
 
-def test_a_place_that_comes_free_in_the_fleet_is_found(name):
-    bulkhead = Bulkhead(1, max_wait=20, name=name)
-
-    def body():
-        bulkhead.call(int)
-        lease = taken_by_somebody_else(f"bulkhead:{name}")
-        threading.Timer(0.3, copy_context().run, (give_back, lease)).start()
-        return bulkhead.call(int)
-
-    assert in_run(body) == 0
-
-
 def test_the_limit_follows_the_code_and_comes_back_when_deleted(name):
     def body():
         Bulkhead(1, name=name).call(int)
@@ -126,20 +114,6 @@ def test_the_limit_follows_the_code_and_comes_back_when_deleted(name):
         return seen(f"bulkhead:{name}").limit
 
     assert in_run(body) == 3
-
-
-def test_an_operator_may_stop_all_calls(name):
-    bulkhead = Bulkhead(2, max_wait=0, name=name)
-
-    def body():
-        bulkhead.call(int)
-        with get_client(sync_client=True) as client:
-            client.update_global_concurrency_limit(f"bulkhead:{name}", GlobalConcurrencyLimitUpdate(limit=0))
-        with pytest.raises(BulkheadFullError):
-            bulkhead.call(int)
-        return seen(f"bulkhead:{name}").limit
-
-    assert in_run(body) == 0
 
 
 def test_names_that_prefect_does_not_take():

@@ -160,19 +160,6 @@ def test_two_processes_share_the_rate(counting, name):
         assert client.read_global_concurrency_limit_by_name(f"rate-limit:{name}").limit == 1
 
 
-def test_a_call_waits_while_the_api_refuses_and_has_its_place_in_the_fleet(proxy, name, caplog):
-    caplog.set_level(logging.INFO, "prefect_resilience.limits")
-    proxy.trouble = lambda number: 503 if number < 6 else None
-
-    def body():
-        with Bulkhead(1, name=name):
-            return slots(f"bulkhead:{name}")
-
-    assert behind(proxy, body) == 1
-    assert slots(f"bulkhead:{name}") == 0
-    assert said_about(caplog, name) == []
-
-
 @pytest.mark.parametrize("trouble", [503, 500, "hang", "refuse"])
 def test_after_its_wait_a_call_goes_on_alone_says_so_once_and_comes_back(
     proxy, name, caplog, monkeypatch, trouble
@@ -199,7 +186,7 @@ def test_after_its_wait_a_call_goes_on_alone_says_so_once_and_comes_back(
             if trouble == "refuse":
                 proxy.start()
             proxy.trouble = lambda number: None
-        outages.by_name[shared].ask_at = 0.0
+        outages.by_name[shared] = came, 0.0
         return wide.call(lambda: slots(shared))
 
     assert behind(proxy, body) == 1

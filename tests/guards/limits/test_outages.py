@@ -64,12 +64,12 @@ def test_an_api_that_stays_away_is_gone_without_and_asked_again_later(caplog, mo
     with pytest.raises(ApiAway):
         call()
     assert api.asked == asked  # somebody has asked just now
-    shared._outages.by_name["away"].ask_at = 0.0
+    shared._outages.by_name["away"] = came, 0.0
     with pytest.raises(ApiAway):
         call()
     assert api.asked == asked + 1
     assert levels(caplog) == ["WARNING"]  # once
-    shared._outages.by_name["away"].ask_at, api.busy = 0.0, api.asked
+    shared._outages.by_name["away"], api.busy = (came, 0.0), api.asked
     assert call() == "a place"
     assert levels(caplog) == ["WARNING", "INFO"]
     assert "is shared again, after 0 s in this process only" in caplog.text

@@ -2,13 +2,11 @@
 
 import asyncio
 import math
-import threading
 from contextlib import suppress
 from types import SimpleNamespace as Object
 from uuid import uuid4
 
 import pytest
-from anthropic.types import Message, MessageDeltaUsage
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import CompletionUsage
@@ -27,14 +25,17 @@ from prefect_resilience.guards.limits.tokens import (
     wait_of,
 )
 from prefect_resilience.guards.limits.usage import Usage, key_of, read_usage, shares
+from tests.guards.limits.hanging import end_threads
 
 
 @pytest.fixture(autouse=True)
 def own_store(monkeypatch):
     forget_circuits()
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"memory://{uuid4().hex}")
+    monkeypatch.setattr(Account, "pause", 0.0)
     shares.clear()
     yield
+    end_threads()
     assert line._lines.by_key == {}
 
 
@@ -45,7 +46,7 @@ def another(name: str, per_minute: int) -> Account:
 
 def used(limit: TokenLimit) -> int:
     """The tokens that calls of this process used, as the store has them."""
-    tokens.account_of(limit.name, limit.per_minute).exchange(0.0, math.inf)
+    end_threads()
     return next(bucket["used"] for bucket, _ in read_buckets() if bucket["name"] == limit.name)
 
 
@@ -85,10 +86,6 @@ FORMS = {
         {"usage": {**ANTHROPIC, "cache_creation_input_tokens": 5}},
         Usage(45, 1, 30, 5),
     ),
-    "anthropic object": (
-        Message.model_construct(usage=MessageDeltaUsage.model_construct(**ANTHROPIC)),
-        Usage(40, 1, 30),
-    ),
     "anthropic, first event": ({"message": {"usage": ANTHROPIC}}, Usage(40, 1, 30)),
     "gemini": (
         {
@@ -99,19 +96,12 @@ FORMS = {
         },
         Usage(10, 7, 3),
     ),
-    "gemini object": (
-        Object(usage_metadata=Object(prompt_token_count=9, candidates_token_count=2)),
-        Usage(9, 2),
-    ),
     "gemini, a list of chunks": (
         [{"usageMetadata": {"promptTokenCount": 9}}, {"usageMetadata": {"candidatesTokenCount": 3}}],
         Usage(9, 3),
     ),
     "no usage": ({"choices": []}, None),
-    "a null": ({"usage": None}, None),
     "not counts": ({"usage": {"prompt_tokens": "9", "completion_tokens": True}}, None),
-    "a text": ("usage", None),
-    "nothing": (None, None),
     "an object that cannot be read": (Hostile(), None),
 }
 
@@ -127,13 +117,13 @@ def test_one_reader_for_the_forms_of_all_providers(form):
 WHOLE = {"usage": {"prompt_tokens": 10, "completion_tokens": 32}}
 ANSWERS = {
     "usage": (WHOLE, {}, 42),
-    "less than a call before": ({"usage": {"prompt_tokens": 1}}, {}, 1),
     "more than was reserved": ({"usage": {"prompt_tokens": 900}}, {}, 900),
     "no usage": ("a text", {}, 100),
     "a function": ("a text", {"usage": len}, 6),
     "a function with a form": (WHOLE, {"usage": lambda answer: answer["usage"]}, 42),
     "a function that fails": (WHOLE, {"usage": lambda answer: answer.cost}, 100),
-    "rejected": (Object(status_code=404), {}, 0),
+    "less than nothing": (WHOLE, {"usage": lambda _: -5}, 100),
+    "no number": (WHOLE, {"usage": lambda _: math.nan}, 100),
 }
 
 
@@ -188,6 +178,10 @@ def test_every_way_to_call_is_settled(way):
     assert used(limit) == 42
 
 
+def fail(error):
+    raise error
+
+
 def block(limit):
     with limit:
         pass
@@ -201,7 +195,8 @@ def close_early(limit):
 
 CUT = {
     "a block": (block, 100),
-    "failed": (lambda limit: resilient(limits=limit)(int)("x"), 0),
+    "failed": (lambda limit: resilient(limits=limit)(fail)(ValueError()), 0),
+    "timed out": (lambda limit: limit.call(fail, TimeoutError()), 100),
     "cancelled": (lambda limit: asyncio.run(limit.acall(whole, asyncio.CancelledError())), 0),
     "a stream closed early": (close_early, 100),
     "a stream that broke": (
@@ -231,7 +226,7 @@ def test_a_failed_call_has_used_nothing_and_a_cut_answer_what_it_reserved(way):
 
 def test_a_call_reserves_what_such_calls_usually_use():
     limit = TokenLimit("ask", per_minute=500_000)
-    account = tokens.account_of("ask", 500_000)
+    account = Account.of(key_of(tokens.PREFIX, "ask"), new_bucket("ask", 500_000))
     assert account.usual() == 5_000
     for size in range(1, 101):
         limit.call(lambda size=size: {"usage": {"prompt_tokens": size}})
@@ -272,8 +267,6 @@ def test_a_decorated_generator_is_still_one():
 
 
 MISTAKES = [
-    (lambda: TokenLimit("ask"), "TokenLimit needs per_minute"),
-    (lambda: TokenLimit("ask", per_minute=0), "write at least 1"),
     (lambda: TokenLimit("ask", per_minute=10, estimate=11).call(int), "there will never be room for it"),
     (
         lambda: TokenLimit("ask", per_minute=10, estimate=lambda: "3").call(whole.__name__.upper),
@@ -290,9 +283,7 @@ def test_a_mistake_is_one_sentence(make, says):
     assert says in str(caught.value)
 
 
-def test_the_options_are_the_same_in_json():
-    limit = TokenLimit.model_validate_json('{"name": "ask", "perMinute": 9, "estimate": 5, "maxWait": 3}')
-    assert limit == TokenLimit("ask", per_minute=9, estimate=5, max_wait=3)
+def test_functions_are_names_in_json():
     written = TokenLimit("ask", per_minute=10, estimate=5, usage=whole).model_dump(mode="json")
     assert (written["estimate"], written["usage"]) == (5, "whole")
 
@@ -381,17 +372,20 @@ def test_the_tokens_of_a_dead_process_are_back_in_time(monkeypatch):
     assert not dead.take(1)
 
 
-def test_much_that_was_not_used_goes_back_to_the_fleet(monkeypatch):
-    monkeypatch.setattr(tokens, "ASK_SECONDS", 0.0)
-    limit = TokenLimit("ask", per_minute=60_000, estimate=50_000)
-    limit.call(lambda: {"usage": {"prompt_tokens": 1}})
-    for thread in tokens_threads():
-        thread.join()
-    assert read_buckets()[0][1] < 1
+@pytest.mark.parametrize(("reserved", "used", "least", "most"), [(50_000, 1, 0, 1), (1, 30_000, 20, 35)])
+def test_the_fleet_gets_what_was_not_used_and_pays_for_what_was(reserved, used, least, most):
+    limit = TokenLimit("ask", per_minute=60_000, estimate=reserved)
+    limit.call(lambda: {"usage": {"prompt_tokens": used}})
+    end_threads()
+    ((bucket, wait),) = read_buckets()
+    assert bucket["samples"] == [used]
+    assert least <= wait < most
 
 
-def tokens_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "prefect-resilience-limits"]
+def test_a_process_asks_for_the_calls_behind_the_first_one():
+    account = another("ask", 60_000)
+    account.ask(10, 5_000, math.inf)
+    assert account.take(250)
 
 
 def test_without_the_store_the_limit_holds_in_this_process(caplog, monkeypatch):
@@ -400,8 +394,7 @@ def test_without_the_store_the_limit_holds_in_this_process(caplog, monkeypatch):
     store, began = link_to(None).store(), tokens.monotonic()
     store.close()
     assert limit.call(lambda: WHOLE) == WHOLE
-    for thread in tokens_threads():
-        thread.join()
+    end_threads()
     limit.call(str)
     with pytest.raises(TokenLimitedError):
         limit.call(str)

@@ -1,6 +1,5 @@
 """`prefect-resilience limits list`, and the same rows on the dashboard's page."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from prefect_resilience import SpendCap, SpendCapReachedError, TokenLimit
 from prefect_resilience.guards.circuits.registry import forget_circuits
 from prefect_resilience.guards.limits.usage import shares
 from prefect_resilience.operations.dashboard.desk import Desk
+from tests.guards.limits.hanging import end_threads
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +27,7 @@ def test_limits_are_listed_with_their_room(url: str, cli: Any) -> None:
     TokenLimit("busy", per_minute=60_000, estimate=50_000).call(int)
     for cap in (SpendCap(usd=1, name="agents"), SpendCap(usd=0.01, per="day")):
         cap.call(ask, "gpt-4o", 900)
-        for thread in threading.enumerate():
-            if thread.name == "prefect-resilience-limits":
-                thread.join()
+        end_threads()
     with pytest.raises(SpendCapReachedError):
         cap.call(ask, "gpt-4o", 900)
     listed = cli("limits", "list", "--json").json
