@@ -12,9 +12,13 @@ import random
 import sys
 import time
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.states import Scheduled
 
 from prefect_resilience import (
     Backoff,
@@ -24,9 +28,14 @@ from prefect_resilience import (
     Fallback,
     ResilienceError,
     Retry,
+    SpendCap,
+    TokenLimit,
     batch,
+    resilient,
     resilient_task,
 )
+from prefect_resilience.durable.batches.edge.parking import keep
+from prefect_resilience.durable.batches.parked import PARKED, ParkedRun
 from prefect_resilience.guards.budgets.policy import flush
 from prefect_resilience.guards.circuits.breaker import get_circuit
 from prefect_resilience.guards.circuits.registry import flush_all
@@ -84,6 +93,26 @@ def spend_budgets() -> None:
     flush()
 
 
+@resilient(limits=[TokenLimit("openai:gpt", per_minute=200_000), SpendCap(usd=5, per="day", name="research")])
+def answer(model: str, max_tokens: int) -> dict[str, Any]:
+    return {"model": model, "usage": {"prompt_tokens": 3_000, "completion_tokens": max_tokens}}
+
+
+def park_runs() -> None:
+    now = time.time()
+    waits = (
+        ("labels of Friday", "the circuit 'drug-labels' is open", "drug-labels"),
+        ("orders of the north", "the service asked for it: Retry-After 3600 s", None),
+    )
+    with get_client(sync_client=True) as client:
+        for number, (name, why, circuit) in enumerate(waits, 1):
+            state = Scheduled(name=PARKED, scheduled_time=datetime.now(UTC) + timedelta(hours=number))
+            run_id = client.create_flow_run(invoices, name=name, state=state).id
+            at, until = now - 240 * number, now + 480 * number
+            wait = {"why": why, "circuit": circuit, "at": at, "since": at, "until": until}
+            keep(ParkedRun(flow_run_id=str(run_id), name=name, flow="labels", state="parked", **wait))
+
+
 class Service:
     """A service behind a circuit: so many calls a second, and a share of them that fails."""
 
@@ -126,6 +155,9 @@ def main() -> None:
     random.seed(11)
     invoices(return_state=True)
     spend_budgets()
+    park_runs()
+    for _ in range(12):
+        answer("gpt-4o", 7_000)
     print("ready", flush=True)
     use_circuits(float(sys.argv[1]))
 

@@ -40,6 +40,11 @@ def test_one_glance(
     assert levels[:3] == ["open"] * 3
     assert page.locator("#doubts b").inner_text() == "1"
     assert page.locator("#burning b").inner_text() == "1"
+    for name, rows in (
+        ("parked", ["labels of Friday", "orders of the north"]),
+        ("limits", ["openai:gpt", "research"]),
+    ):
+        expect(page.locator(f"#{name} .row .name")).to_have_text(rows, timeout=PATIENCE)
     link = page.get_by_role("link", name="Prefect UI")
     assert link.get_attribute("href").startswith("http://127.0.0.1:")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -47,6 +52,8 @@ def test_one_glance(
     folder = ROOT / "docs" / "ui" if in_docs else tmp_path
     page.evaluate("document.querySelector('.places').textContent = 'postgresql://fleet.example/resilience'")
     page.screenshot(path=str(folder / f"dashboard-{width}-{scheme}.png"), animations="disabled")
+    if width == 1400:
+        page.locator("#beside").screenshot(path=str(folder / "dashboard-rows.png"), animations="disabled")
 
 
 def test_an_opening_appears_within_a_second(fleet: Dashboard, visit: Callable[..., Any]) -> None:

@@ -100,6 +100,7 @@ NUMBERS = [
     (Decimal("0.9"), "lt", 0.9, True),
     (Decimal("NaN"), "equals", NAN, False),
     (Decimal("sNaN"), "equals", 1, False),
+    (1, "equals", Decimal("sNaN"), False),
     (Decimal("1E+999999"), "gt", 1e308, True),
     (Decimal("1"), "equals", True, False),
     (Fraction(1, 2), "equals", 0.5, True),

@@ -101,6 +101,8 @@ def test_scope_and_source() -> None:
     )
     assert both.evaluate({"a": "own"}, source=source)
     assert seen == ["kg", "kg", "kg"]
+    assert both.explain({"a": "own"}, source=source).holds
+    assert (path("inputs.strict") == True).explain({}, scope=scope).holds  # noqa: E712
 
 
 @pytest.fixture

@@ -110,6 +110,7 @@ def test_the_schema_refers_to_itself() -> None:
     properties = schema["properties"]
     assert properties["conditions"]["items"] == {"$ref": "#/$defs/Condition"}
     assert {name: field["description"] for name, field in properties.items()} == FIELDS
+    assert properties["path"]["type"] == "string"
     about = {
         "title": "Condition",
         "type": "object",

@@ -91,6 +91,7 @@ MISTAKES: list[tuple[Any, ...]] = [
         {"type": "comparision", "operator": "success"},
         "type: 'comparision' is not a type of condition; did you mean 'comparison'?",
     ),
+    ({"type": "lt", "operator": 7}, "operator: 7 is not an operator; write one of lt"),
     ({"operator": 7}, f"operator: 7 is not an operator; write one of {ALL_OPERATORS}"),
     (
         {"type": "error_catch", "operator": "sucess"},
@@ -155,6 +156,7 @@ MISTAKES: list[tuple[Any, ...]] = [
         {"operator": "exists", "field": {"type": "path", "path": "b"}},
         "field: write a field as {'type': 'field', 'path': ...}",
     ),
+    ({"operator": "exists", "field": 3}, "field: write a field as {'type': 'field', 'path': ...}"),
     (
         {"operator": "exists", "field": {"type": "field", "path": 3}},
         "field.path: a path must be a string such as 'results[0].id', not 3",

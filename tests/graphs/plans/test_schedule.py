@@ -161,12 +161,18 @@ class TestAdd:
         schedule = self.started(node("a"), node("b"), node("c", "b"))
         schedule.settle("a", Ended(True))
         schedule.settle("b", ended("b", fails=True))
-        late = [node("n", "a", "b"), node("h", handles_error="b"), node("m", "b")]
+        late = [
+            node("n", "a", "b"),
+            node("h", handles_error="b"),
+            node("m", "b"),
+            node("k", handles_error="a"),
+        ]
         step = schedule.add(late, by="a")
         assert step.ready == ("n",)
         assert step.skipped == (
             Skip("h", "no node routed to it: b failed"),
             Skip("m", "none of its dependencies produced a value: b failed"),
+            Skip("k", "no node routed to it: a succeeded"),
         )
 
     @pytest.mark.parametrize(

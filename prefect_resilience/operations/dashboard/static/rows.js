@@ -246,7 +246,9 @@ export function fillLimit(node, id, row) {
   text(part(node, "name"), row.name);
   text(part(node, "badge"), hasRoom ? "" : isMoney ? "reached" : `room ${row.room}`);
   const reserved = row.reserved ? `, ${row.reserved} reserved` : "";
-  text(part(node, "figures"), `${number(row.used)} ${row.kind} used${reserved}; ${number(row.allowed)} a ${row.per}`);
+  const [used, allowed] = [number(row.used), number(row.allowed)];
+  const ofMoney = `${used} of ${allowed} USD used${reserved}; ${row.per}`;
+  text(part(node, "figures"), isMoney ? ofMoney : `${used} tokens used; ${allowed} a ${row.per}`);
   text(part(node, "why"), "");
 }
 
