@@ -9,14 +9,15 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from itertools import starmap
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, NoneType
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
+from prefect_resilience.base.process import setting
 from prefect_resilience.errors.classify.classify import WORST_FIRST, classify
 from prefect_resilience.errors.classify.shapes import state_data
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
@@ -275,11 +276,7 @@ def _raise_if_failed(value: Any, fn: Any) -> None:
         infos = [classify(error) for error in errors]
         worst = min(range(len(errors)), key=lambda n: (WORST_FIRST.index(infos[n].kind), infos[n].retryable))
         vars(errors[worst])[_RETURNED] = fn, value
-        _raise(errors[worst])
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error
+        raise errors[worst]
 
 
 def _errors_in(value: Any) -> list[Exception]:
@@ -338,14 +335,9 @@ def result_data(value: Any) -> Any:
 _answered: ContextVar[bool] = ContextVar("prefect_resilience_answered", default=False)
 
 
-@contextmanager
-def caller_checks_failures() -> Generator[None, None, None]:
+def caller_checks_failures() -> AbstractContextManager[None]:
     """The caller checks each failure of the runs that begin in this block, and raises it if it counts."""
-    before = _answered.set(True)
-    try:
-        yield
-    finally:
-        _answered.reset(before)
+    return setting(_answered, True)
 
 
 def is_answered_for() -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any
 
 
@@ -59,34 +58,22 @@ class Regex:
         '*-1'
     """
 
+    search: Callable[..., re.Match[str] | None]
+    match: Callable[..., re.Match[str] | None]
+    fullmatch: Callable[[str], re.Match[str] | None]
+    sub: Callable[[str | Callable[[re.Match[str]], str], str], str]
+    split: Callable[[str], list[str]]
+    finditer: Callable[[str], Iterator[re.Match[str]]]
+    findall: Callable[[str], list[Any]]
+
     def __init__(self, pattern: str, flags: int = 0) -> None:
         self.pattern = pattern
         self.flags = flags
 
-    @cached_property
-    def compiled(self) -> re.Pattern[str]:
-        return re.compile(self.pattern, self.flags)
-
-    def search(self, text: str, start: int = 0) -> re.Match[str] | None:
-        return self.compiled.search(text, start)
-
-    def match(self, text: str, start: int = 0) -> re.Match[str] | None:
-        return self.compiled.match(text, start)
-
-    def fullmatch(self, text: str) -> re.Match[str] | None:
-        return self.compiled.fullmatch(text)
-
-    def sub(self, new: str | Callable[[re.Match[str]], str], text: str) -> str:
-        return self.compiled.sub(new, text)
-
-    def split(self, text: str) -> list[str]:
-        return self.compiled.split(text)
-
-    def finditer(self, text: str) -> Iterator[re.Match[str]]:
-        return self.compiled.finditer(text)
-
-    def findall(self, text: str) -> list[Any]:
-        return self.compiled.findall(text)
+    def __getattr__(self, name: str) -> Any:
+        """A method of the compiled expression. It is kept: the next call is one of `re.Pattern`."""
+        method = vars(self)[name] = getattr(re.compile(self.pattern, self.flags), name)
+        return method
 
 
 _COMMENTS = re.compile(r'"(?:[^"\\]+|\\.)*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)

@@ -216,7 +216,8 @@ def the_call(
         from prefect_resilience.guards.timeouts import process_mode
 
         begun = None if running is None else running.in_child()
-        call = process_mode.around(call, timeout.total, guard.isasync, run.carry_into_child(), begun)
+        child = process_mode.ChildCall(guard.fn, args, kwargs, run.carry_into_child(), begun)
+        call = Invoke(child.acall if guard.isasync else child.call, (timeout.total,))
         call.fn = settling(call.fn, guard.isasync, guard.fn, running is not None)
         return call
     if faults.active:

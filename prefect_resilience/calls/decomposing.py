@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.outcomes import settling
+from prefect_resilience.base.process import setting
 from prefect_resilience.calls.model import Decomposed, Guard, RunContext, Standing, answers, stood_in
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.secrets.redact import add_note, redact
@@ -114,17 +115,12 @@ class Undone:
     context: ErrorContext
 
 
-def depth_of(fn: Callable[..., Any]) -> int:
-    """How many times the work of this function was split to get this part: 0 for the whole."""
-    return _depths.get().get(fn, 0)
-
-
 def decompose(
     guard: Guard, here: RunContext, context: ErrorContext, error: Exception
 ) -> Steps[Decomposed | Undone]:
     """Split the work that failed with `error`, run the parts, and merge their results."""
     plan = cast(Decompose, guard.decompose)
-    depth = depth_of(guard.fn)
+    depth = _depths.get().get(guard.fn, 0)
     place = {"depth": depth, "max_depth": plan.max_depth}
     if depth >= plan.max_depth:
         return _undone(error, context, place, f"not split again: max_depth={plan.max_depth} is reached")
@@ -167,13 +163,8 @@ def _report(here: RunContext, context: ErrorContext, place: dict[str, int]) -> N
 @contextmanager
 def _at(fn: Callable[..., Any], depth: int) -> Generator[Standing]:
     standing = Standing(fn, {})
-    deeper = _depths.set({**_depths.get(), fn: depth})
-    before = answers.set(standing)
-    try:
+    with setting(_depths, {**_depths.get(), fn: depth}), setting(answers, standing):
         yield standing
-    finally:
-        answers.reset(before)
-        _depths.reset(deeper)
 
 
 def _split(
@@ -212,8 +203,7 @@ def _run(
     """The outcomes of the parts, in their order."""
     limited: set[str] = yield Blocking(here.tags_with_limit)
     turns = bool(limited) or _in_turns.get()
-    reset = _in_turns.set(turns)
-    try:
+    with setting(_in_turns, turns):
         calls = [
             settling(here.part(changes, f"{number}/{len(parts)}", limited), isasync)
             for number, changes in enumerate(parts, 1)
@@ -222,8 +212,6 @@ def _run(
             return (yield Invoke(atogether, (calls, 1 if turns else plan.parallel or TOGETHER)))
         parallel = 1 if turns else plan.parallel or (1 if in_main_thread() else TOGETHER)
         return (yield Invoke(together, (calls, parallel)))
-    finally:
-        _in_turns.reset(reset)
 
 
 def _merge(

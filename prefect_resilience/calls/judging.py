@@ -144,11 +144,8 @@ def fallback_message(context: ErrorContext, answer: Answer) -> str:
 def _attempts(context: ErrorContext) -> str:
     """As "2 attempts and 1 rejected call": a call that a circuit or a limit rejected is no attempt."""
     rejected = count_rejected(context.history)
-    words: list[str] = []
-    for number, noun in ((context.attempt - rejected, "attempt"), (rejected, "rejected call")):
-        if number:
-            words.append(f"{number} {noun}{'' if number == 1 else 's'}")
-    return " and ".join(words)
+    numbers = ((context.attempt - rejected, "attempt"), (rejected, "rejected call"))
+    return " and ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in numbers if number)
 
 
 def describe_rejection(context: ErrorContext) -> str | None:

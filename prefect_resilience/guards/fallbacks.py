@@ -22,6 +22,7 @@ from prefect_resilience.base.outcomes import (
     take_returned,
 )
 from prefect_resilience.base.policy import check_parameters, names_without_default, refuse_async
+from prefect_resilience.base.process import setting
 from prefect_resilience.errors.classify.reach import as_names, names_of
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -278,25 +279,22 @@ class Chain:
             target = _function(fallback.to)
             if target in handling:
                 continue
-            reset = _handling.set((*handling, target))
-            try:
-                if fallback.applies(context, error):
-                    with caller_checks_failures():
-                        value = yield self._ask(fallback, parameters, context, memory)
-                    if not generates(self.primary):
-                        require_result(value, fallback.to)
-                    return _answer(result_data(value), fallback)
-            except Exception as failure:  # noqa: BLE001 - any error leads to the next step
-                take_returned(fallback.to, failure)
-                self.failures.append((fallback.name, repr(failure)))
-            finally:
-                _handling.reset(reset)
+            with setting(_handling, (*handling, target)):
+                try:
+                    if fallback.applies(context, error):
+                        with caller_checks_failures():
+                            value = yield self._ask(fallback, parameters, context, memory)
+                        if not generates(self.primary):
+                            require_result(value, fallback.to)
+                        return _answer(result_data(value), fallback)
+                except Exception as failure:  # noqa: BLE001 - any error leads to the next step
+                    take_returned(fallback.to, failure)
+                    self.failures.append((fallback.name, repr(failure)))
         return None
 
     def _ask(
         self, fallback: Fallback, parameters: Mapping[str, Any], context: ErrorContext, memory: Memory
     ) -> Invoke | Blocking:
-        timeout = None if isinstance(fallback.to, _Constant) else within_deadline(None)
         timeout = None if isinstance(fallback.to, _Constant) else within_deadline(None)
         if fallback.recalls:
             return Blocking(memory.recall, (fallback.max_age,))

@@ -8,7 +8,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from prefect_resilience.base.process import in_forked_child
@@ -148,9 +148,9 @@ class ConnectedStore(CheckedStore, Generic[T]):
     def open_connections(self) -> T:
         """New connections; may raise the driver's errors."""
 
-    @abstractmethod
     def _borrow(self, held: T) -> AbstractContextManager[Any]:
-        """What an operation works with."""
+        """What an operation works with. After an error, other threads keep theirs."""
+        return nullcontext(held)
 
     def begin(self) -> None:
         """Begin an operation in this thread; a store may start its deadline."""
@@ -189,7 +189,8 @@ class ConnectedStore(CheckedStore, Generic[T]):
 
     @contextmanager
     def translating(self) -> Generator[None]:
-        """The driver's errors become StoreUnavailable."""
+        """An operation on a connection of its own. The driver's errors become StoreUnavailable."""
+        self.begin()
         try:
             yield
         except (OSError, *self.errors) as error:
@@ -218,7 +219,6 @@ class ConnectedWatch(ABC, Generic[S]):
         self._connection: Any = None
         self.closed: bool = False
         store.check_open()
-        store.begin()
         try:
             with store.translating():
                 self._begin()
@@ -274,10 +274,9 @@ def encode(value: Any) -> str:
         is_same = json.loads(text) == value
     except RecursionError:
         raise ValueError("a stored value is nested too deeply for JSON (or contains itself)") from None
-    except TypeError as error:
-        raise TypeError(f"a stored value must be JSON: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"a stored value must be JSON: {error}") from None
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"a stored value must be JSON: {error}") from None
     if not is_same:
         raise TypeError("a stored value must be JSON: lists instead of tuples, and strings as keys")
     return text

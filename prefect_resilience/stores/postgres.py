@@ -17,9 +17,8 @@ import re
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -55,10 +54,9 @@ class BoundedConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         """As psycopg's `wait`, until the deadline. A late answer is not read."""
-        if self.deadline is None:
-            return super().wait(gen, *args, **kwargs)
+        until = gen if self.deadline is None else _until(self.deadline, gen)
         try:
-            return super().wait(_until(self.deadline, gen), *args, **kwargs)
+            return super().wait(until, *args, **kwargs)
         except TimeoutError:
             self.close()
             raise
@@ -79,17 +77,6 @@ def _until(deadline: Deadline, gen: Generator[Any, Any, Any]) -> Generator[Any, 
 
 KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2}
 """In seconds, and a number of probes: a dead connection is found within 10 s."""
-
-
-def connect(conninfo: str, deadline: Deadline) -> BoundedConnection:
-    """A connection in autocommit, made within the deadline (at least 2 s, the minimum of libpq)."""
-    options: dict[str, Any] = {**KEEPALIVE, **conninfo_to_dict(conninfo)}
-    options |= {"connect_timeout": max(2, math.ceil(deadline.seconds_left())), "client_encoding": "utf8"}
-    # Behind a pooler, the next query may reach another server without prepared statements.
-    connection = BoundedConnection.connect(autocommit=True, prepare_threshold=None, **options)
-    connection.deadline = deadline
-    connection.used_at = time.monotonic()
-    return connection
 
 
 VERSIONS = "prefect_resilience_versions"
@@ -207,8 +194,16 @@ class PostgresStore(SqlStore):
         """Remove rows of documents that were deleted or expired more than GRACE seconds ago."""
         return connection.execute(_PURGE).rowcount
 
-    def _dial(self) -> BoundedConnection:
-        return connect(self._path, self.deadline)
+    def dial(self) -> BoundedConnection:
+        """A connection in autocommit, made within the deadline (at least 2 s, the minimum of libpq)."""
+        options: dict[str, Any] = {**KEEPALIVE, **conninfo_to_dict(self._path)}
+        seconds = max(2, math.ceil(self.deadline.seconds_left()))
+        options |= {"connect_timeout": seconds, "client_encoding": "utf8"}
+        # Behind a pooler, the next query may reach another server without prepared statements.
+        connection = BoundedConnection.connect(autocommit=True, prepare_threshold=None, **options)
+        connection.deadline = self.deadline
+        connection.used_at = time.monotonic()
+        return connection
 
     def _prepare(self, connection: Connection) -> None:
         milliseconds = str(max(1, int(self.deadline.seconds * 1000)))
@@ -230,7 +225,7 @@ class PostgresStore(SqlStore):
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
             yield
 
-    def _is_usable(self, connection: Connection) -> bool:
+    def is_usable(self, connection: Connection) -> bool:
         """Whether the connection works. Tested by a query (a round trip) unless it was used just before."""
         now = time.monotonic()
         try:
@@ -274,8 +269,7 @@ class PostgresWatch(ConnectedWatch[PostgresStore]):
 # -- durability settings of the server, which the doctor reads
 
 
-@dataclass(frozen=True, slots=True)
-class PostgresFacts:
+class PostgresFacts(NamedTuple):
     """Facts about a PostgreSQL server. `pooler`: whether there is one in between."""
 
     in_recovery: bool
@@ -287,8 +281,7 @@ class PostgresFacts:
 def postgres_facts(parsed: StoreUrl) -> PostgresFacts:
     """Ask a PostgreSQL server."""
     store = PostgresStore(parsed)
-    store.begin()
-    with store.translating(), connect(parsed.path, store.deadline) as connection:
+    with store.translating(), store.dial() as connection:
         row: Any = connection.execute(
             "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'),"
             " pg_backend_pid() <> %s",

@@ -20,10 +20,9 @@ from __future__ import annotations
 import math
 import re
 import socket
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -77,9 +76,7 @@ redis.call('SET', KEYS[4], new .. (kept == '  ' and kept or ''))
 local ended = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf',
     string.format('(%.0f', math.floor(micros / 1000)), 'LIMIT', 0, 50)
 if #ended > 0 then
-    redis.call('ZREM', KEYS[2], unpack(ended))
-    redis.call('ZREM', KEYS[3], unpack(ended))
-    redis.call('ZREM', KEYS[5], unpack(ended))
+    for _, place in ipairs({2, 3, 5}) do redis.call('ZREM', KEYS[place], unpack(ended)) end
 end
 
 redis.call('ZADD', KEYS[2], 0, name)
@@ -165,9 +162,8 @@ class RedisStore(ConnectedStore[Any]):
 
     def close(self) -> None:
         """Close the connections of this process."""
-        client = self._held
-        super().close()
-        if client is not None:
+        self.closed = True
+        if (client := self._let_go()) is not None:
             client.connection_pool.disconnect()
 
     def open_connections(self) -> Any:
@@ -223,10 +219,6 @@ class RedisStore(ConnectedStore[Any]):
     def _name(self, key: str) -> str:
         return f"{self._space}:document:{key}"
 
-    def _borrow(self, held: Any) -> AbstractContextManager[Any]:
-        # Connections that other threads use stay open for them when this operation fails.
-        return nullcontext(held)
-
 
 class RedisWatch(ConnectedWatch[RedisStore]):
     """A subscription to the swaps of one store."""
@@ -265,8 +257,7 @@ def _document(held: bytes, key: str) -> Document:
 # -- durability settings of the server, which the doctor reads
 
 
-@dataclass(frozen=True, slots=True)
-class RedisFacts:
+class RedisFacts(NamedTuple):
     """Facts about a Redis server; None for a fact that the server does not tell."""
 
     policy: str | None = None
@@ -278,22 +269,21 @@ class RedisFacts:
 def redis_facts(parsed: StoreUrl) -> RedisFacts:
     """Ask a Redis server by CONFIG and INFO; a managed service may forbid CONFIG."""
 
-    def ask(client: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        config, info = dict[str, Any](), dict[str, Any]()
-        for name in ("maxmemory-policy", "appendonly", "appendfsync"):
+    def ask(client: Any) -> dict[str, Any]:
+        answers: dict[str, Any] = {}
+        questions = [(client.config_get, name) for name in ("maxmemory-policy", "appendonly", "appendfsync")]
+        questions += [(client.info, name) for name in ("memory", "persistence", "replication")]
+        for read, name in questions:
             with suppress(redis.ResponseError):  # forbidden or unknown at this service
-                config |= client.config_get(name)
-        for name in ("memory", "persistence", "replication"):
-            with suppress(redis.ResponseError):
-                info |= client.info(name)
-        return config, info
+                answers |= read(name)
+        return answers
 
     with closing(RedisStore(parsed)) as store:
-        config, info = store.using(ask)
-    appendonly = config.get("appendonly", info.get("aof_enabled"))
+        facts = store.using(ask)
+    appendonly = facts.get("appendonly", facts.get("aof_enabled"))
     return RedisFacts(
-        policy=config.get("maxmemory-policy") or info.get("maxmemory_policy"),
+        policy=facts.get("maxmemory-policy") or facts.get("maxmemory_policy"),
         appendonly=None if appendonly is None else appendonly in ("yes", 1),
-        appendfsync=config.get("appendfsync"),
-        role=info.get("role"),
+        appendfsync=facts.get("appendfsync"),
+        role=facts.get("role"),
     )

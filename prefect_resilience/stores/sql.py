@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -34,17 +34,13 @@ Connection = Any
 
 
 class ConnectionPool:
-    """`connect` makes a connection, `usable` checks a kept one.
+    """The connections of a store.
 
-    Raises TimeoutError when all connections are in use for longer than `patience` seconds.
+    Raises TimeoutError when all are in use for longer than an operation may take.
     """
 
-    def __init__(
-        self, connect: Callable[[], Connection], usable: Callable[[Connection], bool], patience: float
-    ) -> None:
-        self._connect = connect
-        self._usable = usable
-        self._patience = patience
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
         self._idle: list[Connection] = []
         self._places = threading.Semaphore(MOST)
         self._closed = False
@@ -53,10 +49,11 @@ class ConnectionPool:
     def connection(self) -> Generator[Connection]:
         """A connection for this thread only. It is closed when the block raises, because its state is then
         unknown."""
-        if not self._places.acquire(timeout=self._patience):
-            raise TimeoutError(f"all {MOST} connections were in use for {self._patience:g} s")
+        seconds = self._store.deadline.seconds
+        if not self._places.acquire(timeout=seconds):
+            raise TimeoutError(f"all {MOST} connections were in use for {seconds:g} s")
         try:
-            connection = self._take_idle() or self._connect()
+            connection = self._take_idle() or self._store.connect()
             try:
                 yield connection
             except BaseException:
@@ -80,7 +77,7 @@ class ConnectionPool:
             connection = self._idle.pop()
         except IndexError:
             return None
-        if self._usable(connection):
+        if self._store.is_usable(connection):
             return connection
         connection.close()
         self._close_idle()  # the other connections have been idle even longer
@@ -208,7 +205,7 @@ class SqlStore(ConnectedStore[ConnectionPool]):
 
     def connect(self) -> Connection:
         """A new connection to a database that has the schema; may raise the driver's errors."""
-        connection = self._dial()
+        connection = self.dial()
         try:
             self._prepare(connection)
         except BaseException:
@@ -244,7 +241,7 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         return self.execute(connection, PAST_ENDED.format(query), **bounds).fetchall()
 
     @abstractmethod
-    def _dial(self) -> Connection:
+    def dial(self) -> Connection:
         """A new connection; may raise the driver's errors."""
 
     def _prepare(self, connection: Connection) -> None:
@@ -287,14 +284,14 @@ class SqlStore(ConnectedStore[ConnectionPool]):
     def _purge(self, connection: Connection) -> int:
         """Remove up to PURGE_AT_ONCE rows of ended documents and return their number."""
 
-    def _is_usable(self, connection: Connection) -> bool:
+    def is_usable(self, connection: Connection) -> bool:
         """Whether a connection that was not used for a while is still open."""
         return True
 
     def open_connections(self) -> ConnectionPool:
         if self._held is not None:
             self._held.close()
-        return ConnectionPool(self.connect, self._is_usable, self.deadline.seconds)
+        return ConnectionPool(self)
 
     def _borrow(self, held: ConnectionPool) -> AbstractContextManager[Connection]:
         return held.connection()

@@ -114,7 +114,7 @@ class SqliteStore(SqlStore):
             _delete_rows(connection, rows)
         return len(rows)
 
-    def _dial(self) -> Connection:
+    def dial(self) -> Connection:
         """A connection in which each statement commits by itself; the folder is created if it is missing."""
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         return sqlite3.connect(

@@ -1,10 +1,11 @@
 """Connections that are kept: who gets which, and what becomes of those that are no good."""
 
 import sqlite3
+from typing import cast
 
 import pytest
 
-from prefect_resilience.stores.sql import KEPT, MOST, ConnectionPool
+from prefect_resilience.stores.sql import KEPT, MOST, ConnectionPool, Deadline, SqlStore
 
 
 class Opened:
@@ -14,13 +15,14 @@ class Opened:
         self.all: list[sqlite3.Connection] = []
         self.asked: list[sqlite3.Connection] = []
         self.good = True
-        self.pool = ConnectionPool(self.connect, self.usable, patience=0.05)
+        self.deadline = Deadline(0.05)
+        self.pool = ConnectionPool(cast("SqlStore", self))
 
     def connect(self) -> sqlite3.Connection:
         self.all.append(sqlite3.connect(":memory:", check_same_thread=False))
         return self.all[-1]
 
-    def usable(self, connection: sqlite3.Connection) -> bool:
+    def is_usable(self, connection: sqlite3.Connection) -> bool:
         self.asked.append(connection)
         return self.good
 

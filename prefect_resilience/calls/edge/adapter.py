@@ -10,7 +10,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from prefect_resilience.base.drive import Steps, drive
-from prefect_resilience.base.edge.current_settings import current_settings, is_enabled
+from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.calls.edge.elsewhere import BaseURL, elsewhere
 from prefect_resilience.calls.edge.exchange import (
     IDEMPOTENT,
@@ -30,7 +30,6 @@ from prefect_resilience.durable.effects.current import HEADER, in_progress
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.limits.usage import BodyUsage
 from prefect_resilience.guards.retries.policy import DEFAULT_RETRY
-from prefect_resilience.guards.timeouts.timeout import Timeout
 
 if TYPE_CHECKING:
     from prefect_resilience.base.durations import Duration
@@ -83,11 +82,9 @@ class ResilientAdapter(HTTPAdapter):
         super().__setstate__(state)
         self._guard_with(**self._options)
 
-    def _guard_with(self, *, timeout: Any, fallback: Any, allowed_methods: Any, **others: Any) -> None:
-        bound = Timeout.of(timeout, current_settings().operations)
+    def _guard_with(self, *, fallback: Any, allowed_methods: Any, **others: Any) -> None:
         steps = elsewhere(fallback, self._to, isasync=False, asked=lambda sending: sending.request)
-        options = {**others, "timeout": bound, "fallback": steps}
-        self._guard: Guard = guard_of(options, self._once, isasync=False)
+        self._guard: Guard = guard_of({**others, "fallback": steps}, self._once, isasync=False)
         self._methods: frozenset[str] = allowed_methods
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
@@ -106,7 +103,7 @@ class ResilientAdapter(HTTPAdapter):
             repeatable=request.body is None or isinstance(request.body, bytes | str),
             has_key=HEADER in request.headers,
             methods=self._methods,
-            close=_close,
+            close=requests.Response.close,
         )
         return HttpRun(self._guard, exchange)
 
@@ -191,7 +188,3 @@ def _texts(headers: Mapping[str, str | bytes]) -> list[tuple[str, str]]:
         (name, value.decode("latin-1") if isinstance(value, bytes) else value)
         for name, value in headers.items()
     ]
-
-
-def _close(response: requests.Response) -> None:
-    response.close()

@@ -67,10 +67,7 @@ def judge(response: Any) -> Steps[Exception | None]:
         return _unwell(response, None)
     stream = response.stream
     response.stream = rest = _stream_class(_Rest, library_of(response))(response)
-    if hasattr(stream, "__aiter__") and not hasattr(stream, "__iter__"):
-        whole = yield Invoke(rest.aread_some)
-    else:
-        whole = rest.read_some()
+    whole = yield from rest.read_some(hasattr(stream, "__aiter__") and not hasattr(stream, "__iter__"))
     return _unwell(response, b"".join(rest.read) if whole else None)
 
 
@@ -98,23 +95,12 @@ class _Rest:
         self._rest: Any = None
         self._error: Exception | None = None
 
-    def read_some(self) -> bool:
+    def read_some(self, isasync: bool) -> Steps[bool]:
         """Read READ bytes, and a chunk more if there is one. Returns whether that was all."""
-        self._rest, size = iter(self._whole), 0
+        self._rest, step = (aiter(self._whole), anext) if isasync else (iter(self._whole), next)
+        size = 0
         try:
-            for chunk in self._rest:
-                self.read.append(chunk)
-                size += len(chunk)
-                if size > READ:
-                    return False
-        except Exception as error:  # noqa: BLE001 - whoever reads the body gets it
-            self._error = error
-        return self._error is None
-
-    async def aread_some(self) -> bool:
-        self._rest, size = aiter(self._whole), 0
-        try:
-            async for chunk in self._rest:
+            while (chunk := (yield Invoke(step, (self._rest, None)))) is not None:
                 self.read.append(chunk)
                 size += len(chunk)
                 if size > READ:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from typing_extensions import TypedDict
 
@@ -23,6 +23,8 @@ from prefect_resilience.guards.fallbacks import Fallback, as_fallbacks
 from prefect_resilience.guards.limits.guarding import Limit, NamedLimit
 from prefect_resilience.guards.retries.policy import NO_RETRY, Retry
 from prefect_resilience.guards.timeouts.timeout import Timeout
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.policy import Effect
@@ -64,24 +66,11 @@ class ResilienceOptions(TypedDict, total=False):
     decompose: DecomposeOption
 
 
-DEFAULTS: ResilienceOptions = {
-    "retry": UNSET,
-    "circuit": None,
-    "limits": None,
-    "timeout": None,
-    "deadline": None,
-    "hedge": None,
-    "fallback": None,
-    "classify": None,
-    "effect": None,
-    "dead_letter": False,
-    "policy": None,
-    "restart_stream": False,
-    "error_budget": None,
-    "expect": None,
-    "decompose": None,
+OPTIONS = tuple(ResilienceOptions.__annotations__)
+DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(OPTIONS),
+    **{"retry": UNSET, "dead_letter": False, "restart_stream": False},
 }
-OPTIONS = tuple(DEFAULTS)
 
 
 def as_policy(retry: RetryOption) -> Retry:
@@ -124,13 +113,17 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
     for step in fallbacks:
         step.check_for(fn, isasync=isasync)
     rules: Any = ours["classify"]
-    hedge = _hedge(ours["hedge"], timeout)
-    effect = _effect(ours["effect"], fn, isasync, hedge)
+
+    def given(option: str, make: Callable[..., T], *more: Any) -> T | None:
+        return None if ours[option] is None else make(ours[option], *more)
+
+    hedge = given("hedge", _hedge, timeout)
+    effect = given("effect", _effect, fn, isasync, hedge)
     return Guard(
         fn,
         isasync,
         retry,
-        _circuit(ours["circuit"], fn),
+        given("circuit", _circuit, fn),
         _limits(ours["limits"], fn),
         timeout,
         read_deadline(ours["deadline"]),
@@ -140,10 +133,10 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
         effect,
         yes_or_no("dead_letter", ours["dead_letter"]),
         restart_stream,
-        _error_budget(ours["error_budget"]),
-        policy=_policy_block(ours["policy"]),
-        expect=_expect(ours["expect"], fn, isasync, effect),
-        decompose=_decompose(ours["decompose"], fn, isasync, effect),
+        given("error_budget", _error_budget),
+        policy=given("policy", _policy_block),
+        expect=given("expect", _expect, fn, isasync, effect),
+        decompose=given("decompose", _decompose, fn, isasync, effect),
         source=source_of(fn),
     )
 
@@ -161,9 +154,7 @@ def _check_stream(ours: Mapping[str, Any], fn: Callable[..., Any]) -> None:
             )
 
 
-def _circuit(value: Any, fn: Callable[..., Any]) -> CircuitBreaker | None:
-    if value is None:
-        return None
+def _circuit(value: Any, fn: Callable[..., Any]) -> CircuitBreaker:
     # Policies that few calls have are imported late.
     from prefect_resilience.guards.circuits.breaker import CircuitBreaker
     from prefect_resilience.guards.circuits.model import CircuitPolicy
@@ -180,8 +171,6 @@ def _circuit(value: Any, fn: Callable[..., Any]) -> CircuitBreaker | None:
 
 
 def _error_budget(value: Any) -> ErrorBudget | None:
-    if value is None:
-        return None
     from prefect_resilience.guards.budgets.policy import ErrorBudget
 
     return ErrorBudget.of(value)
@@ -201,9 +190,7 @@ def _limits(value: Any, fn: Callable[..., Any]) -> tuple[Limit, ...]:
     return tuple(written)
 
 
-def _hedge(hedge: Any, timeout: Timeout | None) -> Hedge | None:
-    if hedge is None:
-        return None
+def _hedge(hedge: Any, timeout: Timeout | None) -> Hedge:
     from prefect_resilience.guards.limits.hedge import Hedge
 
     if not isinstance(hedge, Hedge):
@@ -215,9 +202,7 @@ def _hedge(hedge: Any, timeout: Timeout | None) -> Hedge | None:
     return hedge
 
 
-def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | None) -> Effect | None:
-    if value is None:
-        return None
+def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | None) -> Effect:
     from prefect_resilience.durable.effects.policy import Effect
 
     effect = cast("Effect", Effect.of(value))
@@ -231,9 +216,7 @@ def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | No
     return effect
 
 
-def _expect(value: Any, fn: Callable[..., Any], isasync: bool, effect: Effect | None) -> Expect | None:
-    if value is None:
-        return None
+def _expect(value: Any, fn: Callable[..., Any], isasync: bool, effect: Effect | None) -> Expect:
     from prefect_resilience.guards.outputs.promise import Expect
 
     expect = Expect.of(value)
@@ -245,9 +228,7 @@ def _expect(value: Any, fn: Callable[..., Any], isasync: bool, effect: Effect | 
     return expect
 
 
-def _decompose(value: Any, fn: Callable[..., Any], isasync: bool, effect: Effect | None) -> Decompose | None:
-    if value is None:
-        return None
+def _decompose(value: Any, fn: Callable[..., Any], isasync: bool, effect: Effect | None) -> Decompose:
     from prefect_resilience.guards.decomposition import Decompose
 
     decompose = Decompose.of(value)
@@ -266,8 +247,8 @@ def yes_or_no(name: str, value: Any) -> bool:
     return value
 
 
-def _policy_block(name: Any) -> str | None:
-    if name is not None and (not isinstance(name, str) or not name):
+def _policy_block(name: Any) -> str:
+    if not isinstance(name, str) or not name:
         raise ConfigurationError(
             f"policy={name!r} is not a name: write the name of a ResiliencePolicy block, as in 'llm-default'"
         )

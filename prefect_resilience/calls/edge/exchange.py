@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from prefect_resilience.base.deadlines import current_deadline
 from prefect_resilience.base.drive import Invoke, Steps
+from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.calls.edge.call_options import as_policy, make_guard
 from prefect_resilience.calls.edge.local import LocalRun, call_guarded
 from prefect_resilience.calls.model import Guard
@@ -26,6 +27,7 @@ from prefect_resilience.errors.exceptions import (
     NotBegun,
 )
 from prefect_resilience.guards.limits.guarding import LimitRefused
+from prefect_resilience.guards.timeouts.timeout import Timeout
 from prefect_resilience.telemetry.payloads import CallReport
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
@@ -243,16 +245,14 @@ def guard_of(options: Mapping[str, Any], send: Callable[..., Any], isasync: bool
     `send(exchange, host, method, prefix)` makes one attempt; names of circuits and limits may use the last
     three.
     """
-    timeout = options["timeout"]
+    timeout = Timeout.of(options["timeout"], current_settings().operations)
     if timeout is not None and timeout.mode == "process":
         raise ConfigurationError("a transport cannot send in a child process: leave mode= out of its timeout")
     if timeout is not None and timeout.idle is not None:
         raise ConfigurationError(
             "a transport has no idle=: use the read timeout of the client, as in httpx.Timeout(30, read=10)"
         )
-    names = ("circuit", "limits", "timeout", "deadline", "classify", "fallback")
-    ours = {name: options[name] for name in names}
-    return make_guard(send, isasync, as_policy(options["retry"]), ours)
+    return make_guard(send, isasync, as_policy(options["retry"]), {**options, "timeout": timeout})
 
 
 def send_guarded(run: HttpRun, first: Steps[Any] | None = None, *, raises: bool = False) -> Steps[Any]:

@@ -54,7 +54,7 @@ class LocalRun(ReportingRun):
 
     __slots__ = (
         *("name", "guard", "args", "kwargs", "memories", "around"),
-        *("carried", "span", "_record", "_given", "_totals"),
+        *("carried", "span", "_record", "_given", "totals"),
     )
 
     may_go_on = True
@@ -79,7 +79,7 @@ class LocalRun(ReportingRun):
         self._given: Mapping[str, Any] | None = None
         self.carried: Carried | None = None
         self.span: Any = None
-        self._totals: CallTotals | None = _totals_here(name) if around or flow else None
+        self.totals: CallTotals | None = _totals_here(name) if around or flow else None
 
     @property
     def given(self) -> Mapping[str, Any]:
@@ -123,7 +123,7 @@ class LocalRun(ReportingRun):
 
     def report(self, report: CallReport) -> None:
         super().report(report)
-        if self._totals is None or (report.failure is None and not report.totals):
+        if self.totals is None or (report.failure is None and not report.totals):
             return
         totals, error = [*report.totals], None
         if (context := report.failure) is not None:
@@ -131,17 +131,13 @@ class LocalRun(ReportingRun):
             rejected = by or str(context.exception_type).rpartition(".")[2] in _BY_LEDGER
             totals.append("rejected" if rejected else "attempts")
             error = bounded(redact(context.summary()), LONGEST_ERROR)
-        self._totals.add(*totals, error=error)
+        self.totals.add(*totals, error=error)
 
     def went_well(self) -> None:
         self._record = None
         attempt_succeeded(self.name)
-        if self._totals is not None:
-            self._totals.good()
-
-    def add_wait(self, seconds: float) -> None:
-        if self._totals is not None:
-            self._totals.add(waited=seconds)
+        if self.totals is not None:
+            self.totals.good()
 
     # Results, notes and parts.
 
@@ -244,7 +240,8 @@ def pause_before_retry(run: LocalRun, delay: float, error: BaseException) -> Ste
     because its result would not be read."""
     began = time.monotonic()
     going_on = yield from sleep_unless(pause(delay), is_abandoned)
-    run.add_wait(time.monotonic() - began)
+    if run.totals is not None:
+        run.totals.add(waited=time.monotonic() - began)
     if not going_on:
         add_note(error, "prefect-resilience: not retried, because the attempt around this call has ended")
         raise error

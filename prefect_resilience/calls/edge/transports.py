@@ -16,7 +16,7 @@ import anyio
 import httpx
 
 from prefect_resilience.base.drive import adrive, drive
-from prefect_resilience.base.edge.current_settings import current_settings, is_enabled
+from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.calls.edge.bodies import as_answer, is_whole, judge, library_of, meter_body, stoppable
 from prefect_resilience.calls.edge.elsewhere import BaseURL, elsewhere
 from prefect_resilience.calls.edge.exchange import (
@@ -39,7 +39,6 @@ from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.current import HEADER, in_progress
 from prefect_resilience.durable.effects.witness import attend
 from prefect_resilience.guards.retries.policy import DEFAULT_RETRY
-from prefect_resilience.guards.timeouts.timeout import Timeout
 
 Inner = TypeVar("Inner")
 
@@ -105,9 +104,8 @@ class _HttpxGuards(Generic[Inner]):
         self._inner: Any = transport  # sends; None until the first request, if the user gave none
         self._methods = as_methods(allowed_methods)
         self._making = Lock()
-        bound = Timeout.of(timeout, current_settings().operations)
         options = {"retry": retry, "circuit": circuit, "limits": limits, "classify": classify}
-        options |= {"timeout": bound, "deadline": deadline}
+        options |= {"timeout": timeout, "deadline": deadline}
         options["fallback"] = elsewhere(fallback, self._to, self._isasync)
         self._guard: Guard = guard_of(options, self._request, self._isasync)
         self._first = FirstAttempt(self._guard, self._begin)

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from uuid import UUID, uuid4
 
+from prefect_resilience.base.process import setting
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 LONGEST = 200
@@ -31,12 +32,8 @@ def batch(batch_id: str) -> Generator[str, None, None]:
         invoices-2026-11
     """
     check_batch_id(batch_id)
-    token = named_batch.set((batch_id, f"block-{uuid4().hex}"))
-    try:
-        with _carrier(batch_id):
-            yield batch_id
-    finally:
-        named_batch.reset(token)
+    with setting(named_batch, (batch_id, f"block-{uuid4().hex}")), _carrier(batch_id):
+        yield batch_id
 
 
 def explicit_batch() -> str | None:

@@ -314,9 +314,10 @@ def plan_to_svg(plan: Plan, result: PlanResult | None = None) -> str:
     inner = max(widest, 240.0, *(text_width(text, _HEAD) for text in header))
     bottom = max((place.bottom for place in places.values()), default=0)
     width, height = inner + 2 * _MARGIN, top + bottom + _MARGIN
-    parts: list[str] = []
-    for row, text in enumerate(header):
-        parts.append(words(text, _MARGIN, _MARGIN + 24 * row + 12, _HEAD, INK, bold=not row))
+    parts = [
+        words(text, _MARGIN, _MARGIN + 24 * row + 12, _HEAD, INK, bold=not row)
+        for row, text in enumerate(header)
+    ]
     parts.append(f'<g transform="translate({number(width / 2)} {number(top)})">')
     for arrow in sorted(picture.arrows, key=lambda arrow: bool(arrow.taken)):
         parts += _draw_arrow(arrow, places[arrow.source], places[arrow.target])

@@ -22,7 +22,7 @@ from prefect_resilience.guards.budgets import model
 from prefect_resilience.guards.budgets.model import BudgetDocument, BudgetStatus
 from prefect_resilience.guards.circuits import registry
 from prefect_resilience.guards.circuits.listeners import burn_listeners
-from prefect_resilience.stores.base import Store, change, scan_all
+from prefect_resilience.stores.base import Store, change
 
 SHORTEST = 60.0
 LONGEST = 90 * 86_400.0
@@ -237,10 +237,6 @@ def _tell(status: BudgetStatus) -> None:
 def get_budgets(store: registry.StoreReference = None) -> list[BudgetStatus]:
     """Every error budget in the store, by name. Raises StoreUnavailable when the store does not answer."""
     flush()
-    return registry.link_to(store).exchange(_read_all)
-
-
-def _read_all(store: Store) -> list[BudgetStatus]:
-    now = store.now()
-    budgets = [model.read(document.value) for _, document in scan_all(store, PREFIX)]
+    documents, now = registry.read_documents(PREFIX, store)
+    budgets = map(model.read, documents.values())
     return [model.status_of(budget["name"], budget, now) for budget in budgets if budget is not None]

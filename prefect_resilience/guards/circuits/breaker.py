@@ -30,8 +30,6 @@ from prefect_resilience.guards.circuits.model import (
     moment_of,
 )
 from prefect_resilience.guards.circuits.view import Permit, snapshot_of
-from prefect_resilience.stores import Store
-from prefect_resilience.stores.base import scan_all
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.taxonomy import ErrorInfo
@@ -372,7 +370,10 @@ def get_circuits(store: registry.StoreReference = None) -> list[CircuitSnapshot]
         [('labels', 'forced_open')]
     """
     registry.flush_all()
-    return registry.link_to(store).exchange(_read_all)
+    documents, now = registry.read_documents(PREFIX, store)
+    return [
+        snapshot_of(key.removeprefix(PREFIX), machine.read(value), now) for key, value in documents.items()
+    ]
 
 
 def reset_all_circuits(store: registry.StoreReference = None) -> int:
@@ -387,11 +388,3 @@ def reset_all_circuits(store: registry.StoreReference = None) -> int:
     for snapshot in snapshots:
         get_circuit(snapshot.name, store).reset()
     return len(snapshots)
-
-
-def _read_all(store: Store) -> list[CircuitSnapshot]:
-    now = store.now()
-    return [
-        snapshot_of(key.removeprefix(PREFIX), machine.read(document.value), now)
-        for key, document in scan_all(store, PREFIX)
-    ]

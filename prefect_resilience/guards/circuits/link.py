@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from prefect_resilience.base.process import start_thread
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
@@ -22,6 +22,9 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits.listeners import StoreNotice, Transition, logger
 from prefect_resilience.stores import Document, Store, open_store
 from prefect_resilience.stores.base import Watch, WatchedStore
+
+if TYPE_CHECKING:
+    from prefect_resilience.guards.circuits.merger import Merger
 
 PREFIX = "circuit/"
 """A store holds the document of the circuit `<name>` under the key `circuit/<name>`."""
@@ -66,13 +69,13 @@ class StoreLink:
     def begin(self) -> None:
         """Set the initial state of the news. Also called in a forked child, which has no thread for them."""
         self._lock = threading.Lock()
-        self.news: CircuitNews = CircuitNews(PREFIX, self._open_watch)
+        self.news: CircuitNews = CircuitNews(self._open_watch)
 
-    def _open_watch(self, prefix: str) -> Watch:
+    def _open_watch(self) -> Watch:
         store = self.store()
         if not isinstance(store, WatchedStore):
             raise StoreUnavailable("this store has no news")
-        return store.watch(prefix)
+        return store.watch(PREFIX)
 
     @property
     def url(self) -> str | None:
@@ -142,33 +145,22 @@ class StoreLink:
                 self.notices.append(StoreNotice(url, available=not is_down, reason=reason))
 
 
-class Follower(Protocol):
-    """A circuit that wants to hear of its document."""
-
-    name: str
-
-    def hear(self, found: Document | None) -> None:
-        """The document was changed. None: load it, and decide anew when to load it next."""
-        ...
-
-
 class CircuitNews:
-    """Follows the documents under `prefix`; `watch` opens a watch of them.
+    """Follows the documents of circuits; `watch` opens a watch of them.
 
     It gets only the news of its followers' names. A circuit whose name is not in `heard` polls. After a cut
     the thread connects again, after a random pause, so that a fleet does not come back all at once. It ends
     when no follower is left.
     """
 
-    def __init__(self, prefix: str, watch: Callable[[str], Watch]) -> None:
-        self._prefix = prefix
+    def __init__(self, watch: Callable[[], Watch]) -> None:
         self._watch = watch
-        self._followers: dict[str, weakref.WeakSet[Follower]] = {}
+        self._followers: dict[str, weakref.WeakSet[Merger]] = {}
         self._lock = threading.Lock()
         self._runs = False
         self.heard: frozenset[str] = frozenset()
 
-    def join(self, follower: Follower) -> None:
+    def join(self, follower: Merger) -> None:
         """Tell `follower` the news of its name, as long as it lives."""
         with self._lock:
             self._followers.setdefault(follower.name, weakref.WeakSet()).add(follower)
@@ -176,16 +168,16 @@ class CircuitNews:
                 self._runs = True
                 start_thread("circuit-news", self._run)
 
-    def leave(self, follower: Follower) -> None:
+    def leave(self, follower: Merger) -> None:
         """Tell `follower` nothing more."""
         with self._lock:
-            self._followers.get(follower.name, weakref.WeakSet[Follower]()).discard(follower)
+            self._followers.get(follower.name, weakref.WeakSet()).discard(follower)
 
     def _run(self) -> None:
         pause = FIRST_PAUSE
         while self._is_wanted():
             try:
-                with closing(self._watch(self._prefix)) as watch:
+                with closing(self._watch()) as watch:
                     pause = FIRST_PAUSE
                     self._follow(watch)
             except StoreUnavailable as error:
@@ -204,7 +196,7 @@ class CircuitNews:
             while self._is_wanted():
                 self._hear(watch)
                 for news in watch.wait(WAIT):
-                    self._tell(news.key.removeprefix(self._prefix), news.document)
+                    self._tell(news.key.removeprefix(PREFIX), news.document)
         finally:
             names, self.heard = self.heard, frozenset()
             for name in names:

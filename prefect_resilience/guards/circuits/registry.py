@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from prefect_resilience.base import places
 from prefect_resilience.base.process import at_exit, in_forked_child
@@ -14,6 +15,7 @@ from prefect_resilience.guards.circuits.circuit import Circuit
 from prefect_resilience.guards.circuits.link import StoreLink
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.stores import Store, parse_url
+from prefect_resilience.stores.base import scan_all
 
 DEFAULT = "default"
 APART = " by "
@@ -77,6 +79,16 @@ def link_to(store: StoreReference) -> StoreLink:
 
 def _link_at(place: str, url: str | Callable[[], str]) -> StoreLink:
     return _state.links.get(place) or _state.links.setdefault(place, StoreLink(url))
+
+
+def read_documents(prefix: str, store: StoreReference) -> tuple[dict[str, Any], float]:
+    """The values by their keys, which start with `prefix`, and the store's time. Raises StoreUnavailable."""
+
+    def read(opened: Store) -> tuple[dict[str, Any], float]:
+        now = opened.now()
+        return {key: document.value for key, document in scan_all(opened, prefix)}, now
+
+    return link_to(store).exchange(read)
 
 
 def declare(name: str, policy: CircuitPolicy, store: StoreReference, apart: bool = False) -> Circuit:

@@ -21,15 +21,7 @@ from prefect_resilience.guards import limits
 from prefect_resilience.guards.circuits import listeners, registry
 from prefect_resilience.guards.limits.guarding import LimitRefused, Ticket
 from prefect_resilience.guards.limits.line import for_place, stand_in_line
-from prefect_resilience.guards.limits.usage import (
-    Meter,
-    MeteredLimit,
-    Share,
-    Usage,
-    count_at,
-    key_of,
-    read_documents,
-)
+from prefect_resilience.guards.limits.usage import Meter, MeteredLimit, Share, Usage, count_at, key_of
 
 PREFIX = "spend/"
 # Seconds between two questions of a call that waits for what running calls have reserved.
@@ -179,7 +171,7 @@ class Purse(Share):
 
 def read_spending(store: registry.StoreReference = None) -> list[Spending]:
     """The documents of all caps in the store. Raises StoreUnavailable."""
-    return read_documents(PREFIX, store)[0]
+    return [*registry.read_documents(PREFIX, store)[0].values()]
 
 
 class SpendCapReachedError(LimitRefused):

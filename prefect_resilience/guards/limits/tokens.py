@@ -19,15 +19,7 @@ from prefect_resilience.guards.circuits import registry
 from prefect_resilience.guards.limits.guarding import RateLimitedError, Ticket
 from prefect_resilience.guards.limits.line import for_place, in_line, stand_in_line
 from prefect_resilience.guards.limits.shared import logger
-from prefect_resilience.guards.limits.usage import (
-    Meter,
-    MeteredLimit,
-    Share,
-    Usage,
-    key_of,
-    read_documents,
-    read_usage,
-)
+from prefect_resilience.guards.limits.usage import Meter, MeteredLimit, Share, Usage, key_of, read_usage
 
 # The bucket of the fleet: the generic cell rate algorithm of `line.py` in tokens, as pure functions.
 #
@@ -207,8 +199,8 @@ class Account(Share):
 
 def read_buckets(store: registry.StoreReference = None) -> list[tuple[TokenBucket, float]]:
     """Each bucket in the store, and the seconds until a call may start. Raises StoreUnavailable."""
-    buckets, now = read_documents(PREFIX, store)
-    return [(bucket, wait_of(bucket, now)) for bucket in buckets]
+    buckets, now = registry.read_documents(PREFIX, store)
+    return [(bucket, wait_of(bucket, now)) for bucket in buckets.values()]
 
 
 class TokenLimitedError(RateLimitedError):

@@ -24,7 +24,7 @@ from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.circuits import listeners, registry
 from prefect_resilience.guards.limits.guarding import NamedLimit, Ticket
-from prefect_resilience.stores.base import Store, change, scan_all
+from prefect_resilience.stores.base import Store, change
 
 PLACES = ("usage", "usage_metadata", "usageMetadata")
 # Where an event of a stream has its usage: OpenAI's `response.completed`, Anthropic's `message_start`.
@@ -287,12 +287,3 @@ in_forked_child(shares.clear)
 def key_of(prefix: str, name: str) -> str:
     """The key of a document."""
     return prefix + quote(name, safe="/", errors="surrogatepass")
-
-
-def read_documents(prefix: str, store: registry.StoreReference) -> tuple[list[Any], float]:
-    """The values in the store whose keys start with `prefix`, and its time. Raises StoreUnavailable."""
-
-    def read(opened: Store) -> tuple[list[Any], float]:
-        return [document.value for _, document in scan_all(opened, prefix)], opened.now()
-
-    return registry.link_to(store).exchange(read)

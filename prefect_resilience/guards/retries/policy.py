@@ -283,7 +283,7 @@ class Retry(Policy):
     def refusal(self, error: ErrorInfo, exception: BaseException | None = None) -> str | None:
         """Why errors like this are never retried; None if they are."""
         names = names_of(error, exception) if self.give_up_on or self.retry_on is not None else set[str]()
-        if self.give_up_on and not names.isdisjoint(_names(self.give_up_on)):
+        if self.give_up_on and not names.isdisjoint(cast("tuple[str, ...]", self.give_up_on)):
             return f"give_up_on names {error.code}"
         if exception is not None and is_interrupted(exception):
             return f"{type(exception).__name__} ends the call"
@@ -292,7 +292,7 @@ class Retry(Policy):
         if self.rule_name(error, exception):
             return None
         if self.retry_on is not None:
-            is_named = not names.isdisjoint(_names(self.retry_on))
+            is_named = not names.isdisjoint(cast("tuple[str, ...]", self.retry_on))
             return None if is_named else f"retry_on does not name {error.code}"
         return None if error.retryable else f"{error.code} is not retryable ({error.category.value})"
 
@@ -312,19 +312,10 @@ class PrefectRetries(Retry):
     retry_exhausted: bool = True
 
 
-def _names(names: Any) -> tuple[str, ...]:
-    return names
-
-
 def _in_our_words(data: dict[str, Any]) -> dict[str, Any]:
     """A retry policy from JSON with our names for the options."""
-    flat_defaults: Mapping[str, Any] = {"jitter": 0.0}
-    for theirs, ours in CAMEL_CASE.items():
-        if theirs in data:
-            _once(data, theirs, ours)
-            data[ours] = data.pop(theirs)
-            flat_defaults = {}
-    for theirs, ours in SPELLINGS.items():
+    flat_defaults: Mapping[str, Any] = {"jitter": 0.0} if CAMEL_CASE.keys().isdisjoint(data) else {}
+    for theirs, ours in (*CAMEL_CASE.items(), *SPELLINGS.items()):
         if theirs in data:
             _once(data, theirs, ours)
             data[ours] = data.pop(theirs)

@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from prefect_resilience.base.deadlines import carry_deadline, overdue
-from prefect_resilience.base.drive import SLICE_SECONDS, Invoke
+from prefect_resilience.base.drive import SLICE_SECONDS
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.guards.timeouts.child import RESULT, UNPICKLABLE, as_classified, dumps, unpack_error
@@ -36,14 +36,6 @@ class UnpicklableError(ResilienceError, TypeError):
         >>> issubclass(UnpicklableError, TypeError)
         True
     """
-
-
-def around(
-    call: Invoke, seconds: float, isasync: bool, carriage: Carriage | None, begun: Callable[[], None] | None
-) -> Invoke:
-    """The call, made in a child process that is killed after `seconds` from now."""
-    child = ChildCall(call.fn, call.args, call.kwargs, carriage, begun)
-    return Invoke(child.acall if isasync else child.call, (seconds,))
 
 
 class ChildCall:

@@ -44,8 +44,23 @@ class Answering:
     def at_store(self, *, circuits: bool = False) -> Generator[str, None, None]:
         """The URL of the store. Inside, StoreUnavailable says what to check."""
         url = store_url(self.store, circuits=circuits)
-        with explain(url):
+        try:
             yield url
+        except NotRecorded:
+            raise
+        except StoreUnavailable as error:
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                # The first error of the chain is the driver's.
+                cause = cause.__cause__
+            advice = (
+                "check that it is this fleet's file, that you may read and write it and its folder, "
+                "and that no other program has locked it"
+                if url.startswith("sqlite")
+                else "check that its server runs and can be reached from here, and that the URL is correct"
+            )
+            why = one_line(cause)
+            raise StoreUnavailable(f"the store {url} is unavailable ({why}): {advice}") from error
 
     def answer(self, value: Any, *parts: RenderableType) -> int:
         """Print the answer as JSON or as text, and return exit code 0."""
@@ -189,25 +204,3 @@ def store_url(option: str | None, *, circuits: bool = False) -> str:
             "pass the fleet's store as --store, or set PREFECT_RESILIENCE_STORE_URL"
         )
     return parsed.canonical
-
-
-@contextmanager
-def explain(url: str) -> Generator[None, None, None]:
-    """Re-raise StoreUnavailable with the store's URL, the cause, and what to check."""
-    try:
-        yield
-    except NotRecorded:
-        raise
-    except StoreUnavailable as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            # The first error of the chain is the driver's.
-            cause = cause.__cause__
-        advice = (
-            "check that it is this fleet's file, that you may read and write it and its folder, "
-            "and that no other program has locked it"
-            if url.startswith("sqlite")
-            else "check that its server runs and can be reached from here, and that the URL is correct"
-        )
-        why = one_line(cause)
-        raise StoreUnavailable(f"the store {url} is unavailable ({why}): {advice}") from error

@@ -167,7 +167,7 @@ def _read_plan(file: str, actions: Actions | None = None, inputs: Mapping[str, A
     try:
         return plan_of_text(sys.stdin.buffer.read().decode("utf-8-sig"), actions, inputs, "stdin")
     except UnicodeDecodeError as error:
-        raise PlanError([Mistake("", _why(error))], "stdin") from None
+        raise PlanError([Mistake("", f"it is not UTF-8 text (byte {error.start})")], "stdin") from None
 
 
 def _check(file: str, actions: Actions | None) -> dict[str, Any]:
@@ -205,12 +205,6 @@ def _refuse(file: str, error: PlanError) -> int:
 
 def _name(file: str) -> str:
     return "stdin" if file == STDIN else file
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return f"it is not UTF-8 text (byte {error.start})"
-    return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 # -- inputs, actions and runs

@@ -65,15 +65,8 @@ class ResilientFlowOptions(ResilienceFlowOptions, FlowOptions, total=False):
     """Every option of a resilient flow."""
 
 
-DEFAULTS: ResilienceFlowOptions = {
-    "batch": None,
-    "deadline": None,
-    "grace_seconds": None,
-    "recovery": "hint",
-    "retry": None,
-    "summary": True,
-}
-OPTIONS = tuple(DEFAULTS)
+OPTIONS = tuple(ResilienceFlowOptions.__annotations__)
+DEFAULTS: dict[str, Any] = {**dict.fromkeys(OPTIONS), "recovery": "hint", "summary": True}
 
 
 @dataclass(frozen=True)

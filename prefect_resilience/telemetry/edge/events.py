@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
 
 from prefect_resilience.base.edge.current_settings import run_contexts
+from prefect_resilience.base.process import setting
 from prefect_resilience.errors.classify.shapes import state_data
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
@@ -56,11 +57,10 @@ def at_a_terminal(by: str) -> Generator[AtATerminal, None, None]:
     because there may be no Prefect API.
     """
     terminal = AtATerminal(by)
-    token = _at_a_terminal.set(terminal)
     try:
-        yield terminal
+        with setting(_at_a_terminal, terminal):
+            yield terminal
     finally:
-        _at_a_terminal.reset(token)
         _send(terminal)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,7 +49,10 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any) -> Plan
 
 def title_of(plan: Any, source: Any = None) -> str:
     """The title of a plan: its name, its intent, its file, or "plan"."""
-    written = _data_of(plan) if isinstance(plan, str | Path) else plan
+    written = plan
+    if isinstance(plan, str | Path):
+        with suppress(PlanError):  # the run itself reports that
+            written = data_of(plan)
     fields = cast("dict[str, Any]", written) if isinstance(written, dict) else {}
     if isinstance(plan, Plan):
         fields = {"name": plan.name, "intent": plan.intent}
@@ -59,14 +63,6 @@ def title_of(plan: Any, source: Any = None) -> str:
     if isinstance(path, Path) or (isinstance(path, str) and not is_text(path)):
         return bounded(redact(Path(path).stem), LONGEST_TITLE) or "plan"
     return "plan"
-
-
-def _data_of(source: str | Path) -> Any:
-    """The data of a plan's file or text; None if it cannot be read, which the run itself reports."""
-    try:
-        return data_of(source)
-    except PlanError:
-        return None
 
 
 # -- the report, as an artifact in the Prefect UI

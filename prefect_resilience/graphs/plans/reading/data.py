@@ -62,7 +62,7 @@ def is_text(source: str) -> bool:
 def data_of(source: str | Path) -> Any:
     """The data of a text or a file, unchecked. Raises PlanError if it cannot be read."""
     if isinstance(source, str) and is_text(source):
-        return data_of_text(source, "the plan")
+        return data_of_text(source, source_name(source))
     return data_of_file(source)
 
 
@@ -89,7 +89,7 @@ def data_of_file(path: str | Path) -> Any:
 
 
 def source_name(path: str | Path) -> str:
-    return shorten(str(path), 200) or "the plan"
+    return "the plan" if isinstance(path, str) and is_text(path) else shorten(str(path), 200)
 
 
 def _text_of(path: Path, source: str) -> str:

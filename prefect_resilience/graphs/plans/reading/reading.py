@@ -26,9 +26,8 @@ from prefect_resilience.graphs.plans.model import (
 )
 from prefect_resilience.graphs.plans.reading.data import (
     WrittenTwice,
-    data_of_file,
+    data_of,
     data_of_text,
-    is_text,
     source_name,
     wrong_data,
 )
@@ -64,11 +63,9 @@ def read_plan(
         if wrong := source.check(actions, inputs):
             raise PlanError(wrong)
         return source
-    if isinstance(source, str) and is_text(source):
-        return plan_of_text(source, actions, inputs)
     name = "the plan"
     if isinstance(source, str | Path):
-        name, source = source_name(source), data_of_file(source)
+        name, source = source_name(source), data_of(source)
     return Plan.model_construct(**read_fields(source, actions, inputs, name))
 
 
