@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
@@ -77,48 +78,35 @@ def may_be_abandoned(guard: Guard) -> bool:
     return guard.timeout is not None or current_deadline.get() is not None
 
 
+@dataclass(slots=True, eq=False)
 class Exchange:
     """One request and the responses to its attempts. `request` is the client's own object."""
 
-    __slots__ = (
-        *("request", "method", "host", "path", "repeatable", "has_key", "methods", "close"),
-        *("effect", "last", "good", "error", "_over", "_arrived", "_lock"),
-    )
+    request: Any
+    method: str
+    host: str
+    path: str
+    repeatable: bool
+    """Whether its body can be sent again."""
+    has_key: bool
+    """Whether it has an Idempotency-Key, its own or that of the effect around it."""
+    close: Callable[[Any], Any]
+    """Closes a response that will not be read."""
+    methods: frozenset[str]
+    """The methods that may be repeated without an Idempotency-Key."""
+    effect: EffectInProgress | None = field(default_factory=in_progress.get)
+    last: Any = None
+    """The response to the latest attempt, if it was a failure of the service."""
+    good: Any = None
+    """The response to the latest attempt, if it is the one to return."""
+    error: BaseException | None = None
+    """The error of the latest attempt; `UNFINISHED` if it is still running or was interrupted."""
+    _over: int = 0
+    _arrived: Any = None
+    _lock: Lock = field(default_factory=Lock)
 
-    def __init__(
-        self,
-        request: Any,
-        method: str,
-        host: str,
-        path: str,
-        *,
-        repeatable: bool,
-        has_key: bool,
-        close: Callable[[Any], Any],
-        methods: frozenset[str] = IDEMPOTENT,
-    ) -> None:
-        self.request = request
-        self.method: str = method
-        self.host: str = host
-        self.path: str = path
-        self.repeatable: bool = repeatable
-        """Whether its body can be sent again."""
-        self.methods: frozenset[str] = methods
-        """The methods that may be repeated without an Idempotency-Key."""
-        self.close: Callable[[Any], Any] = close
-        """Closes a response that will not be read."""
-        self.effect: EffectInProgress | None = in_progress.get()
-        self.has_key: bool = has_key or (self.effect is not None and method in WRITES)
-        """Whether it has an Idempotency-Key, its own or that of the effect around it."""
-        self.last: Any = None
-        """The response to the latest attempt, if it was a failure of the service."""
-        self.good: Any = None
-        """The response to the latest attempt, if it is the one to return."""
-        self.error: BaseException | None = None
-        """The error of the latest attempt; `UNFINISHED` if it is still running or was interrupted."""
-        self._over = 0
-        self._arrived: Any = None
-        self._lock = Lock()
+    def __post_init__(self) -> None:
+        self.has_key = self.has_key or (self.effect is not None and self.method in WRITES)
 
     def refusal(self, error: BaseException) -> str | None:
         """Why the request may not be sent again after this error; None if it may be."""

@@ -39,7 +39,8 @@ def _plain(schema: JsonDict) -> None:
 def optional(description: str, by_default: object = None, **bounds: Any) -> Any:
     """A field that keeps the code's value if the block leaves it out. `by_default` is the value if the code
     has none either. The form shows no values of the code, because many tasks may share a block."""
-    default = "" if by_default is None else f", or {by_default} by default"
+    shown = f"{by_default:g}" if isinstance(by_default, float) else by_default
+    default = "" if by_default is None else f", or {shown} by default"
     text = f"{description} Empty: the value in the code{default}."
     return Field(default=None, description=text, json_schema_extra=_plain, **bounds)
 
@@ -70,13 +71,11 @@ class BackoffFields(Fields):
     kind: Literal["none", "constant", "linear", "exponential", "decorrelated", "schedule"] | None = optional(
         "How the delays grow.", BACKOFF.kind
     )
-    initial: float | None = optional("The first delay, in seconds.", f"{BACKOFF.initial:g}", ge=0)
-    multiplier: float | None = optional(
-        "The factor from one delay to the next.", f"{BACKOFF.multiplier:g}", ge=1
-    )
-    maximum: float | None = optional("The longest delay, in seconds.", f"{BACKOFF.maximum:g}", ge=0)
+    initial: float | None = optional("The first delay, in seconds.", BACKOFF.initial, ge=0)
+    multiplier: float | None = optional("The factor from one delay to the next.", BACKOFF.multiplier, ge=1)
+    maximum: float | None = optional("The longest delay, in seconds.", BACKOFF.maximum, ge=0)
     jitter: float | None = optional(
-        "The fraction by which a delay may be shorter or longer.", f"{BACKOFF.jitter:g}", ge=0, le=1
+        "The fraction by which a delay may be shorter or longer.", BACKOFF.jitter, ge=0, le=1
     )
     delays: list[float] | None = optional("For the kind schedule: each delay, in seconds.")
 
@@ -136,10 +135,7 @@ class CircuitFields(Fields):
         ge=1,
     )
     failure_rate: float | None = optional(
-        "Opens when this share of the calls in the window failed.",
-        f"{CIRCUIT.failure_rate:g}",
-        gt=0,
-        le=1,
+        "Opens when this share of the calls in the window failed.", CIRCUIT.failure_rate, gt=0, le=1
     )
     minimum_calls: int | None = optional(
         "The share counts once this many calls are in the window.", CIRCUIT.minimum_calls, ge=1
@@ -147,8 +143,8 @@ class CircuitFields(Fields):
     window: str | None = optional(
         "The calls that count: a time such as 60s, or a number of calls.", CIRCUIT.window
     )
-    open_for: float | None = optional("Seconds until the first probe.", f"{CIRCUIT.open_for:g}", ge=0)
-    open_max: float | None = optional("The longest open period, in seconds.", f"{CIRCUIT.open_max:g}", ge=0)
+    open_for: float | None = optional("Seconds until the first probe.", CIRCUIT.open_for, ge=0)
+    open_max: float | None = optional("The longest open period, in seconds.", CIRCUIT.open_max, ge=0)
     success_threshold: int | None = optional(
         "Closes after this many successful probes.", CIRCUIT.success_threshold, ge=1
     )
