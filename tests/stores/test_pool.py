@@ -1,11 +1,10 @@
 """Connections that are kept: who gets which, and what becomes of those that are no good."""
 
 import sqlite3
-from typing import cast
 
 import pytest
 
-from prefect_resilience.stores.sql import KEPT, MOST, ConnectionPool, Deadline, SqlStore
+from prefect_resilience.stores.sql import KEPT, MOST, ConnectionPool, Deadline
 
 
 class Opened:
@@ -16,7 +15,7 @@ class Opened:
         self.asked: list[sqlite3.Connection] = []
         self.good = True
         self.deadline = Deadline(0.05)
-        self.pool = ConnectionPool(cast("SqlStore", self))
+        self.pool = ConnectionPool(self)  # pyright: ignore[reportArgumentType]
 
     def connect(self) -> sqlite3.Connection:
         self.all.append(sqlite3.connect(":memory:", check_same_thread=False))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from logging import WARNING
@@ -160,7 +159,7 @@ class LocalRun(ReportingRun):
         from prefect_resilience.guards.timeouts.process_mode import Carriage
 
         self.carried = notes = carry(None if self._record is None else self._record.notes)
-        return Carriage(_InChild(notes), partial(setattr, notes, "packed"))
+        return Carriage(partial(_call_in_child, notes), partial(setattr, notes, "packed"))
 
     def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
         args, kwargs = _change_arguments(self.guard.fn, self.args, self.kwargs, changes)
@@ -278,12 +277,6 @@ def _notes_here(make: bool) -> Notes | None:
 add_notes_source(_notes_here, first=True)
 
 
-@dataclass(frozen=True)
-class _InChild:
-    """Makes the call in a child process."""
-
-    carried: Carried
-
-    def __call__(self, call: Callable[[], Any], tell: Callable[[Any], None]) -> Any:
-        _notes_of_parent.set(self.carried.unpack(tell))
-        return call()
+def _call_in_child(carried: Carried, call: Callable[[], Any], tell: Callable[[Any], None]) -> Any:
+    _notes_of_parent.set(carried.unpack(tell))
+    return call()

@@ -111,7 +111,7 @@ class Merger:
     def give_back(self, lease: str) -> None:
         """Give a lease back without an outcome."""
         with self._lock:
-            self.pending.release(lease)
+            self.pending.add_probe(Release(lease))
 
     def is_due(self) -> bool:
         """Whether there is something to exchange now. Another thread may have flushed already."""

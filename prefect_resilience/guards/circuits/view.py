@@ -83,7 +83,7 @@ class Pending:
         is_current = permit.epoch is self.epoch
         if permit.lease is not None:
             record = Record(permit.epoch.generation, ((outcome, 1),), error, retry_after, permit.lease)
-            self._probe(record if is_current else Release(permit.lease))
+            self.add_probe(record if is_current else Release(permit.lease))
         elif is_current:
             self._count(outcome, error, retry_after)
 
@@ -95,10 +95,6 @@ class Pending:
             self._error = error
             if retry_after is not None:
                 self._retry_after = max(retry_after, self._retry_after or 0.0)
-
-    def release(self, lease: str) -> None:
-        """Give a lease back without an outcome."""
-        self._probe(Release(lease))
 
     def record(self) -> Record:
         """The outcomes as an event for the machine, without taking them."""
@@ -131,7 +127,8 @@ class Pending:
         self._runs, self._error, self._retry_after = [], None, None
         self.urgent = bool(self.probes)
 
-    def _probe(self, event: Event) -> None:
+    def add_probe(self, event: Event) -> None:
+        """Add the outcome of a probe, or a lease that is given back."""
         self.probes = [*self.probes[1 - PROBES_KEPT :], event]
         self.urgent = True
 

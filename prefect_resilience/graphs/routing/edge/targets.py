@@ -19,6 +19,7 @@ from prefect.states import Completed
 from prefect.tasks import Task, task
 from prefect.utilities.annotations import quote
 
+from prefect_resilience.base.naming import UNSET
 from prefect_resilience.base.outcomes import caller_checks_failures, generates
 from prefect_resilience.base.process import start_thread
 from prefect_resilience.errors.context import attach_context
@@ -34,15 +35,8 @@ from prefect_resilience.graphs.routing.edge.upstream import (
 )
 from prefect_resilience.graphs.routing.rounds import NoQuorum, Votes
 
-
-class _Nothing:
-    """A placeholder for a missing value."""
-
-    def __repr__(self) -> str:
-        return "nothing"
-
-
-NOTHING: Any = _Nothing()
+NOTHING: Any = UNSET
+"""A placeholder for a missing value."""
 
 
 @dataclass(frozen=True, slots=True)
