@@ -52,14 +52,13 @@ def test_how_deep_a_condition_is_described() -> None:
     one = leaf
     several = leaf
     said: list[tuple[str, str]] = []
-    for _ in range(4):
+    for _ in range(3):
         one = Condition(operator="all", conditions=[Condition(operator="not", conditions=[one])])
         several = ~Condition(operator="any", conditions=[several, leaf])
         said.append((one.describe(), several.describe()))
     assert said == [
         ("not (a exists)", "not (a exists or a exists)"),
         ("not (not (a exists))", "not (not (a exists or a exists) or a exists)"),
-        ("not (not (…))", "not (not (not (…) or a exists) or a exists)"),
         ("not (not (…))", "not (not (not (…) or a exists) or a exists)"),
     ]
     both = leaf & leaf
