@@ -1,6 +1,5 @@
 """What the doctor says of a store's server: the facts of real servers, and every judgement of them."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ def said(findings: Any) -> dict[str, tuple[str, str]]:
     ],
 )
 def test_a_redis_that_may_lose_records(facts: dict[str, Any], part: str, level: str, says: str) -> None:
-    (finding,) = of_redis(replace(SAFE, **facts), "url", ledger=True)
+    (finding,) = of_redis(SAFE._replace(**facts), "url", ledger=True)
     assert (finding.check, finding.where, finding.level) == ("store", f"url ({part})", level)
     assert says in finding.says
     assert finding.mend
@@ -46,7 +45,7 @@ def test_a_redis_that_may_lose_records(facts: dict[str, Any], part: str, level: 
 
 def test_a_redis_that_keeps_everything() -> None:
     assert list(of_redis(SAFE, "url", ledger=True)) == []
-    assert list(of_redis(replace(SAFE, appendfsync=None), "url", ledger=True)) == [], "CONFIG is forbidden"
+    assert list(of_redis(SAFE._replace(appendfsync=None), "url", ledger=True)) == [], "CONFIG is forbidden"
 
 
 def test_circuits_alone_may_be_forgotten() -> None:
@@ -57,8 +56,8 @@ def test_circuits_alone_may_be_forgotten() -> None:
             "it is allkeys-lru: when its memory is full, Redis deletes circuits that are open",
         )
     }
-    assert said(of_redis(replace(loose, role="replica"), "url", ledger=False))["role"][0] == "wrong"
-    fast = replace(SOUND, synchronous_commit="off")
+    assert said(of_redis(loose._replace(role="replica"), "url", ledger=False))["role"][0] == "wrong"
+    fast = SOUND._replace(synchronous_commit="off")
     assert said(of_postgres(fast, "url", ledger=False)) == {
         "synchronous_commit": ("note", "synchronous_commit is off: a crash loses changes that were confirmed")
     }
@@ -76,7 +75,7 @@ def test_circuits_alone_may_be_forgotten() -> None:
 def test_a_postgresql_that_does_not_keep_its_word(
     facts: dict[str, Any], part: str, level: str, says: str
 ) -> None:
-    (finding,) = of_postgres(replace(SOUND, **facts), "url", ledger=True)
+    (finding,) = of_postgres(SOUND._replace(**facts), "url", ledger=True)
     assert (finding.check, finding.where, finding.level) == ("store", f"url ({part})", level)
     assert says in finding.says
     assert finding.mend
@@ -84,7 +83,7 @@ def test_a_postgresql_that_does_not_keep_its_word(
 
 @pytest.mark.parametrize("setting", ["on", "local", "remote_write", "remote_apply"])
 def test_a_postgresql_that_keeps_its_word(setting: str) -> None:
-    assert list(of_postgres(replace(SOUND, synchronous_commit=setting), "url", ledger=True)) == []
+    assert list(of_postgres(SOUND._replace(synchronous_commit=setting), "url", ledger=True)) == []
 
 
 def test_a_redis_of_every_kind(own_redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,11 +127,11 @@ def test_a_pooler(own_postgres: Any) -> None:
     pooler = Pooler(own_postgres.port, 2)
     try:
         facts = postgres_facts(parse_url(own_postgres.url(pooler.port, sslmode="disable")))
-        assert "pooler" in said(of_postgres(replace(facts, fsync="on"), "url", ledger=True))
+        assert "pooler" in said(of_postgres(facts._replace(fsync="on"), "url", ledger=True))
     finally:
         pooler.close()
     direct = postgres_facts(parse_url(own_postgres.url()))
-    assert list(of_postgres(replace(direct, fsync="on"), "url", ledger=True)) == []
+    assert list(of_postgres(direct._replace(fsync="on"), "url", ledger=True)) == []
 
 
 def test_a_replica_that_refuses_the_schema_still_says_what_it_is(
