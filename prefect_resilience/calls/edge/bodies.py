@@ -67,7 +67,8 @@ def judge(response: Any) -> Steps[Exception | None]:
         return _unwell(response, None)
     stream = response.stream
     response.stream = rest = _stream_class(_Rest, library_of(response))(response)
-    whole = yield from rest.read_some(hasattr(stream, "__aiter__") and not hasattr(stream, "__iter__"))
+    isasync = hasattr(stream, "__aiter__") and not hasattr(stream, "__iter__")
+    whole: bool = yield from rest.read_some(isasync)
     return _unwell(response, b"".join(rest.read) if whole else None)
 
 
