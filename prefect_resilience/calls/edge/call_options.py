@@ -114,16 +114,16 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
         step.check_for(fn, isasync=isasync)
     rules: Any = ours["classify"]
 
-    def given(option: str, make: Callable[..., T], *more: Any) -> T | None:
+    def build(option: str, make: Callable[..., T], *more: Any) -> T | None:
         return None if ours[option] is None else make(ours[option], *more)
 
-    hedge = given("hedge", _hedge, timeout)
-    effect = given("effect", _effect, fn, isasync, hedge)
+    hedge = build("hedge", _hedge, timeout)
+    effect = build("effect", _effect, fn, isasync, hedge)
     return Guard(
         fn,
         isasync,
         retry,
-        given("circuit", _circuit, fn),
+        build("circuit", _circuit, fn),
         _limits(ours["limits"], fn),
         timeout,
         read_deadline(ours["deadline"]),
@@ -133,10 +133,10 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
         effect,
         yes_or_no("dead_letter", ours["dead_letter"]),
         restart_stream,
-        given("error_budget", _error_budget),
-        policy=given("policy", _policy_block),
-        expect=given("expect", _expect, fn, isasync, effect),
-        decompose=given("decompose", _decompose, fn, isasync, effect),
+        build("error_budget", _error_budget),
+        policy=build("policy", _policy_block),
+        expect=build("expect", _expect, fn, isasync, effect),
+        decompose=build("decompose", _decompose, fn, isasync, effect),
         source=source_of(fn),
     )
 
