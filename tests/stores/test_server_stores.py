@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from tempfile import TemporaryFile
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -95,22 +96,18 @@ def test_postgres_keeps_plans_for_those_who_speak_to_it_without_a_pooler(
 def test_postgres_is_not_asked_whether_it_is_there_while_it_is_busy(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By what libpq itself writes down of what it sends."""
     store: Any = open_store(postgres_url)
-    asked: list[str] = []
-
-    def listen(connection: Any) -> None:
-        execute = connection.execute
-        monkeypatch.setattr(
-            connection, "execute", lambda text, *more: asked.append(text) or execute(text, *more)
-        )
-
-    store.using(listen)
-    monkeypatch.setattr(postgres, "FRESH_SECONDS", 60.0)
-    store.load("key")
-    assert len(asked) == 1
-    monkeypatch.setattr(postgres, "FRESH_SECONDS", -1.0)
-    store.load("key")
-    assert asked == [asked[0], "SELECT 1", asked[0]]
+    with TemporaryFile("w+") as sent:
+        store.using(lambda connection: connection.pgconn.trace(sent.fileno()))
+        for fresh in (60.0, -1.0):
+            monkeypatch.setattr(postgres, "FRESH_SECONDS", fresh)
+            store.load("key")
+        monkeypatch.setattr(postgres, "FRESH_SECONDS", 60.0)
+        store.using(lambda connection: connection.pgconn.untrace())
+        sent.seek(0)
+        # The query, then "SELECT 1", which has no parameters, and the query
+        assert re.findall(r"\t(Bind|Query)\t", sent.read()) == ["Bind", "Query", "Bind"]
     store.close()
 
 
