@@ -98,4 +98,4 @@ def test_a_step_that_was_cancelled_ends_the_loop():
 
 
 def test_signatures_read_well():
-    assert "start: 'Any' = nothing" in str(inspect.signature(iterate))
+    assert "start: 'Any' = unset" in str(inspect.signature(iterate))
