@@ -145,7 +145,8 @@ def _attempts(context: ErrorContext) -> str:
     """As "2 attempts and 1 rejected call": a call that a circuit or a limit rejected is no attempt."""
     rejected = count_rejected(context.history)
     numbers = ((context.attempt - rejected, "attempt"), (rejected, "rejected call"))
-    return " and ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in numbers if number)
+    words = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in numbers if number]
+    return " and ".join(words)
 
 
 def describe_rejection(context: ErrorContext) -> str | None:

@@ -83,12 +83,9 @@ def _link_at(place: str, url: str | Callable[[], str]) -> StoreLink:
 
 def read_documents(prefix: str, store: StoreReference) -> tuple[dict[str, Any], float]:
     """The values by their keys, which start with `prefix`, and the store's time. Raises StoreUnavailable."""
-
-    def read(opened: Store) -> tuple[dict[str, Any], float]:
-        now = opened.now()
-        return {key: document.value for key, document in scan_all(opened, prefix)}, now
-
-    return link_to(store).exchange(read)
+    return link_to(store).exchange(
+        lambda opened: ({key: document.value for key, document in scan_all(opened, prefix)}, opened.now())
+    )
 
 
 def declare(name: str, policy: CircuitPolicy, store: StoreReference, apart: bool = False) -> Circuit:
