@@ -8,6 +8,7 @@ marked as cut off.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -19,7 +20,7 @@ from prefect_resilience.durable.effects.aliases import remove_aliases
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.effects.opening import change_batch, is_counted, note_removed_effects
-from prefect_resilience.durable.sagas.undo import saga_place
+from prefect_resilience.durable.sagas.undo import SAGAS
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
@@ -129,24 +130,22 @@ class Audit:
     def _count(self, document: dict[str, Any], entry: AuditEntry, counts: bool) -> dict[str, Any]:
         if entry.asked != "auto":
             return NO_RECOVERIES
-        now, waits = self.ledger.store.now(), document.get("waits", 0)
+        now, waits = self.ledger.store.now(), document["waits"]
         if counts:
             return {"automatic": document["automatic"] + 1, "automatic_at": now}
-        since = document.get("waits_since") or now
+        since = document["waits_since"] or now
         return {"automatic_at": now, "waits": waits + 1, "waits_since": since}
 
     def finish(self, entry: AuditEntry) -> None:
         """Record the outcome, and release the claim."""
+        end = partial(self._change, lambda document: _end(document, entry, self.ledger.store.now()))
         try:
-            self._finish(entry)
+            end()
         except StoreUnavailable:
             # The work is done; the owner's thread records it when the store is available again.
-            self.ledger.owner.later(lambda: self._finish(entry))
+            self.ledger.owner.later(end)
         finally:
             self.ledger.owner.drop(entry.id)
-
-    def _finish(self, entry: AuditEntry) -> None:
-        self._change(lambda document: _end(document, entry, self.ledger.store.now()))
 
     def note(self, by: str, asked: str, reason: str | None = None, **more: Any) -> AuditEntry:
         """Record something that needs no claim. What is settled resets the count of automatic recoveries."""
@@ -173,24 +172,17 @@ def entries_of(document: dict[str, Any]) -> tuple[AuditEntry, ...]:
 
 
 def trail_of(document: dict[str, Any]) -> RecoveryTrail:
-    waits = (document.get("waits", 0), document.get("waits_since"))  # version 0.2 writes none
-    abandoned_at = document.get("abandoned_at")
-    return RecoveryTrail(document["automatic"], document["automatic_at"], abandoned_at, *waits)
+    fields = ("automatic", "automatic_at", "abandoned_at", "waits", "waits_since")
+    return RecoveryTrail(*(document[field] for field in fields))
 
 
 def _new(batch_id: str) -> dict[str, Any]:
-    return {
-        "batch": batch_id,
-        "total": 0,
-        "entries": [],
-        "claim": None,
-        **NO_RECOVERIES,
-        "abandoned_at": None,
-    }
+    log = {"batch": batch_id, "total": 0, "entries": [], "claim": None, "abandoned_at": None}
+    return {**log, **NO_RECOVERIES}
 
 
 def _with(document: dict[str, Any], entry: AuditEntry) -> dict[str, Any]:
-    written = {**entry.model_dump(mode="json"), "ended": None}  # version 0.2 reads and sets it
+    written = entry.model_dump(mode="json")
     return {**document, "entries": [*document["entries"], written][-KEPT:], "total": document["total"] + 1}
 
 
@@ -269,7 +261,8 @@ def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
     remove_aliases(ledger.store, batch_id)
     # While the archive exists, a later run of the batch is refused: its records are not in the ledger.
     change_batch(ledger, batch_id, lambda document: document and {**document}, ARCHIVE_SECONDS)
-    saga = ledger.store.load(saga_place(batch_id))
+    place = place_of(batch_id, prefix=SAGAS)[:-1]
+    saga = ledger.store.load(place)
     if saga is not None:
-        ledger.store.delete(saga_place(batch_id), saga.version)
+        ledger.store.delete(place, saga.version)
     return removed

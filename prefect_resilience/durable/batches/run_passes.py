@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.parked import PARKED
+from prefect_resilience.telemetry.model import FINAL, StateSeen
 
 Cause = Literal[
     "schedule",
@@ -32,23 +32,13 @@ Cause = Literal[
     "unknown",
 ]
 
-FINAL_TYPES = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
 RECOVERED = "Recovered by {by}: {why}"
 """The message of the state by which a recovery reschedules a run."""
 _RECOVERED = re.compile(r"""Recovered by ((?:'[^']*'|"[^"]*"|[^:'"])+): (.*)""", re.DOTALL)
+SKEW = 5.0
+"""The most seconds by which the clocks of a worker and of the server may differ."""
 _WAITING = frozenset({"Late", "AwaitingConcurrencySlot"})
 """States of a scheduled run that waits for a worker."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunState:
-    """One state of a flow run. `type` is Prefect's, in capitals."""
-
-    type: str
-    name: str
-    at: float
-    message: str = ""
-    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +94,8 @@ class RunPass:
         return self.end_type == "CRASHED" or _RECOVERED.match(self.message) is not None
 
 
-@dataclass(slots=True)
-class _Going:
-    """A pass while its states are read."""
-
-    began: RunState
-    before: tuple[RunState, ...]
-    end: RunState | None = None
-
-
 def passes_of(
-    states: Iterable[RunState],
+    states: Iterable[StateSeen],
     origin: RunOrigin | None = None,
     run_count: int | None = None,
 ) -> tuple[RunPass, ...]:
@@ -126,27 +107,31 @@ def passes_of(
         run_count: How often it began, by the API. If that agrees with the states, each pass has the `count`
             of its task runs.
     """
-    read = _read(sorted(states, key=lambda state: state.at))
     passes: list[RunPass] = []
-    for number, going in enumerate(read, start=1):
-        end = going.end or RunState("", "", 0.0)
-        start = _first(going, origin or RunOrigin())
-        if number > 1:
-            start = _again(going, read[number - 2])
-        passes.append(
-            RunPass(
-                number=number,
-                began=going.began.at,
-                start=start,
-                ended=None if going.end is None else end.at,
-                end=end.name,
-                end_type=end.type,
-                message=end.message,
-                over=going.end is not None or number < len(read),
-                count=number if run_count == len(read) else None,
-            )
+    between: list[StateSeen] = []
+    is_paused = False
+    for state in sorted(states, key=lambda state: state.at):
+        latest = passes[-1] if passes else None
+        goes_on = latest is not None and latest.ended is None
+        if state.type != "RUNNING":
+            between.append(state)
+            if goes_on and state.type in FINAL | {"SCHEDULED"}:
+                end = {"ended": state.at, "end": state.name, "end_type": state.type, "message": state.message}
+                passes[-1] = replace(passes[-1], **end)
+        elif not (goes_on and is_paused):
+            start = _first(between, origin or RunOrigin()) if latest is None else _again(between, latest)
+            passes.append(RunPass(len(passes) + 1, state.at, start))
+            between = []
+        is_paused = state.type == "PAUSED"
+    number = len(passes)
+    return tuple(
+        replace(
+            one,
+            over=one.ended is not None or one.number < number,
+            count=one.number if run_count == number else None,
         )
-    return tuple(passes)
+        for one in passes
+    )
 
 
 def pass_of_task_run(passes: Sequence[RunPass], count: int, at: float) -> RunPass | None:
@@ -174,28 +159,10 @@ def borders(passes: Sequence[RunPass]) -> list[float]:
     ]
 
 
-def _read(states: Sequence[RunState]) -> list[_Going]:
-    passes: list[_Going] = []
-    waiting: list[RunState] = []
-    for place, state in enumerate(states):
-        current = passes[-1] if passes else None
-        if state.type == "RUNNING":
-            paused = place > 0 and states[place - 1].type == "PAUSED"
-            if current is not None and current.end is None and paused:
-                continue
-            passes.append(_Going(state, tuple(waiting)))
-            waiting = []
-            continue
-        waiting.append(state)
-        if current is not None and current.end is None and state.type in FINAL_TYPES | {"SCHEDULED"}:
-            current.end = state
-    return passes
-
-
-def _first(going: _Going, origin: RunOrigin) -> Start:
-    """What started a run, by what Prefect recorded at its creation."""
-    message = next((state.message for state in going.before if state.message), "")
-    at = going.before[0].at if going.before else None
+def _first(states: Sequence[StateSeen], origin: RunOrigin) -> Start:
+    """What started a run, by its first states, and by what Prefect recorded at its creation."""
+    message = next((state.message for state in states if state.message), "")
+    at = states[0].at if states else None
     if origin.inner:
         return Start("parent", at=at)
     if origin.creator_kind == "SCHEDULE" or origin.scheduled:
@@ -211,9 +178,8 @@ def _first(going: _Going, origin: RunOrigin) -> Start:
     return Start("unknown", "", message, at)
 
 
-def _again(going: _Going, before: _Going) -> Start:
+def _again(states: Sequence[StateSeen], before: RunPass) -> Start:
     """What started a later pass: the last state that scheduled it, and who set that state."""
-    states = going.before
     scheduled = [state for state in states if state.type == "SCHEDULED" and state.name not in _WAITING]
     if not scheduled:
         return Start("unknown", at=states[-1].at if states else None)
@@ -230,89 +196,8 @@ def _again(going: _Going, before: _Going) -> Start:
         return Start("parked", "", message, latest.at)
     if latest.name == "Resuming":
         return Start("resumed", "", message, latest.at)
-    if latest.name == "AwaitingRetry" and latest is before.end:
+    if latest.name == "AwaitingRetry" and latest.at == before.ended:
         # A flow that retries itself goes on in its process; a run that a worker gives back waits for another.
         pending = any(state.type == "PENDING" for state in states if state.at >= latest.at)
         return Start("worker" if pending else "flow retry", "", message, latest.at)
     return Start("unknown", "", message, latest.at)
-
-
-# Task runs that a killed process left Running or Pending, and that nothing will ever finish.
-#
-# The process of a task run reports its states to the Prefect API, some seconds late. A killed process reports
-# nothing. The functions below decide which task runs to close as Crashed. In doubt, a task run is left as it
-# is.
-
-UNFINISHED = ("RUNNING", "PENDING", "SCHEDULED")
-"""Types of states that only the task run's own process can end."""
-
-SETTLES = 10.0
-"""The end of a pass and the state of its task run must be at least this old, in seconds: by then all reports
-of the process have arrived."""
-
-SKEW = 5.0
-"""The most seconds by which the clocks of a worker and of the server may differ."""
-
-LONG = 3_600.0
-"""Seconds without a change after which a task run is closed although it moved after the end of its pass."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnfinishedRun:
-    """A task run without a final state. `since` is when it entered its current state.
-
-    `count` is its `flow_run_run_count`. `elsewhere`: it does not run in the process of its flow run: it
-    waits for a task worker, or represents a subflow run.
-    """
-
-    id: str
-    type: str
-    state: str
-    since: float
-    count: int = 0
-    elsewhere: bool = False
-
-
-def left_behind(
-    runs: Iterable[UnfinishedRun],
-    passes: Sequence[RunPass],
-    now: float,
-    *,
-    only_crashed: bool = False,
-    settles: float = SETTLES,
-) -> dict[str, str]:
-    """The ids of the task runs that no process works on any more, each with the message of its new state.
-
-    Args:
-        runs: Unfinished task runs of one flow run.
-        passes: The passes of that flow run.
-        now: The time.
-        only_crashed: Leave those of passes that ended without a crash: their process may still live.
-        settles: The seconds without a change after which a task run is closed.
-    """
-    lost: dict[str, str] = {}
-    for run in runs:
-        run_pass = pass_of_task_run(passes, run.count, run.since)
-        if run.elsewhere or run.type not in UNFINISHED or run_pass is None:
-            continue
-        if (run_pass.crashed or not only_crashed) and _is_over(run_pass, run, now, settles):
-            lost[run.id] = _message(run, run_pass)
-    return lost
-
-
-def _is_over(one: RunPass, run: UnfinishedRun, now: float, settles: float) -> bool:
-    if not one.over:
-        return False
-    if one.ended is None:  # another pass has begun since, and the end of this one was never reported
-        return now - run.since >= settles and run.count > 0
-    if run.since > one.ended + SKEW:  # its state changed after the end: a process of that pass lived
-        return now - run.since >= max(LONG, settles)
-    return now - max(one.ended, run.since) >= settles
-
-
-def _message(run: UnfinishedRun, one: RunPass) -> str:
-    how = "which has an unknown end"
-    if one.ended is not None:
-        how = f"which ended {one.end} at {utc_text(one.ended)}"
-    was = f"It was {run.state} since {utc_text(run.since)}."
-    return f"Unfinished after pass {one.number} of its flow run, {how}. {was}"

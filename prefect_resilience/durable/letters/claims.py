@@ -20,6 +20,7 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
+from prefect_resilience.durable.effects.model import same_pass
 from prefect_resilience.durable.effects.owner import is_gone
 from prefect_resilience.durable.letters.model import (
     MESSAGE,
@@ -37,6 +38,7 @@ from prefect_resilience.durable.letters.model import (
 )
 from prefect_resilience.stores import Store
 from prefect_resilience.stores.base import change
+from prefect_resilience.telemetry.model import FINAL
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.batches.decisions import BatchRun
@@ -118,14 +120,6 @@ _FRESH = {"task_run_id", "flow_run_id", "run_count", "attempts", "category", "co
 """The fields that a later failure of the same call updates."""
 
 
-def is_another_pass(one: Starts, other: Starts) -> bool:
-    """Whether two places are in two passes of one run: not in the same pass, nor in different runs."""
-    for (run, count), (other_run, other_count) in zip(one, other, strict=False):
-        if run != other_run or count != other_count:
-            return run == other_run
-    return False
-
-
 def place_of(letter: DeadLetter) -> Place:
     """The place of the call in its latest pass."""
     return letter.task_run_id, letter.passes[-1].starts if letter.passes else ()
@@ -154,7 +148,7 @@ def may_be_same(known: Iterable[Place], place: Place, *, elsewhere: bool = False
     near = [other for _, other in known if other and starts and other[0][0] == starts[0][0]]
     if not near:
         return elsewhere
-    return all(is_another_pass(other, starts) for other in near)
+    return not any(same_pass(other, starts) for other in near)
 
 
 def add_failure(letter: DeadLetter, anew: DeadLetter, now: datetime) -> DeadLetter:
@@ -181,9 +175,6 @@ def add_success(letter: DeadLetter, one: Pass) -> DeadLetter | None:
     if letter.status == "waiting":
         changes |= {"status": "settled", "settled_at": one.at}
     return letter.model_copy(update=changes)
-
-
-FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
 def why_left_to_runs(letter: DeadLetter, runs: Iterable[BatchRun]) -> tuple[str, Reason] | None:

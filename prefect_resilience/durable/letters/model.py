@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from prefect_resilience.base.naming import is_of_process
+from prefect_resilience.base.naming import digest, is_of_process
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.letters.codec import LeftOut, Reader, encode_parameters
 from prefect_resilience.durable.letters.kinds import Source
@@ -317,12 +317,7 @@ def identity_of(
     """
     where = [key.rpartition("-")[0] or key] if source is None else [_place(source), source.qualname]
     call = json.dumps([name, where, parameters], sort_keys=True)
-    return f"{batch_digest(batch_id)}.{_digest(call)}"
-
-
-def batch_digest(batch_id: str | None) -> str:
-    """The beginning of the identities of a batch's calls."""
-    return _digest(str(batch_id))
+    return f"{digest(str(batch_id))}.{hashlib.sha256(call.encode()).hexdigest()[:24]}"
 
 
 def _place(source: Source) -> str:
@@ -330,10 +325,6 @@ def _place(source: Source) -> str:
     if source.file and is_of_process(source.module):
         return PurePath(source.file).name
     return source.module
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:24]
 
 
 def loss(letter: DeadLetter, error: BaseException) -> str:

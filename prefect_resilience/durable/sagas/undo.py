@@ -17,7 +17,7 @@ from typing import Any
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.effects.current import sent_key
-from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, is_open, place_of
+from prefect_resilience.durable.effects.ledger import Ledger, is_open, place_of
 from prefect_resilience.durable.effects.model import EffectDocument, generation_of
 from prefect_resilience.durable.sagas.compensations import (
     RollbackReport,
@@ -193,18 +193,13 @@ SAGAS = "effects-saga/"
 SAGA_SECONDS = 365 * 86_400.0
 
 
-def saga_place(batch_id: str) -> str:
-    """The store key of a batch's savepoints and rollbacks."""
-    return SAGAS + place_of(batch_id)[len(PREFIX) : -1]
-
-
 class SagaLog:
     """The savepoints and rollbacks of one batch. Every method may block and raise StoreUnavailable."""
 
     def __init__(self, ledger: Ledger, batch_id: str) -> None:
         self.ledger = ledger
         self.batch_id = batch_id
-        self.place: str = saga_place(batch_id)
+        self.place: str = place_of(batch_id, prefix=SAGAS)[:-1]
 
     def begin(self, claim: str, to: str | None) -> float | None:
         """Claim the batch's rollback, until `end` or `give_up`. Returns the time to go back to; None: its

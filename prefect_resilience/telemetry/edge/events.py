@@ -200,12 +200,13 @@ def watch_runs() -> None:
     _watching = True
 
 
-def state_seen(state: State[Any]) -> StateSeen:
+def state_seen(state: State[Any], most: int = MESSAGE) -> StateSeen:
+    """A state with at most so many characters of its message."""
     return StateSeen(
         state.type.value,
         state.name or state.type.value.title(),
         state.timestamp.timestamp(),
-        bounded(redact(state.message), MESSAGE) if state.message else "",
+        bounded(redact(state.message), most) if state.message else "",
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from prefect_resilience import Backoff
 from prefect_resilience.durable.batches import decisions
+from prefect_resilience.durable.batches.audit import NO_RECOVERIES
 from prefect_resilience.durable.batches.decisions import (
     ASKED,
     BatchRun,
@@ -77,7 +78,8 @@ def seen(
     abandoned_at: float | None = None,
     begun_at: float | None = None,
 ) -> BatchSnapshot:
-    log = {"automatic": recovered[0], "automatic_at": recovered[1], "abandoned_at": abandoned_at}
+    counted = {"automatic": recovered[0], "automatic_at": recovered[1], "abandoned_at": abandoned_at}
+    log = {**NO_RECOVERIES, **counted}
     return BatchSnapshot("b-1", effects, busy, run, named_after_run, log, NOW, begun_at)
 
 

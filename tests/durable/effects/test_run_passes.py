@@ -1,26 +1,25 @@
-"""The passes of a flow run, out of its states, and the task runs that a killed one left behind: pure."""
+"""The passes of a flow run, out of its states, and the task runs that a killed one left behind."""
 
 import random
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prefect.client.schemas.objects import State, StateType, TaskRun
 
+from prefect_resilience.durable.batches.edge.closing import SETTLES, left_behind
 from prefect_resilience.durable.batches.run_passes import (
-    FINAL_TYPES,
     RECOVERED,
-    SETTLES,
     RunOrigin,
-    RunState,
     Start,
-    UnfinishedRun,
     borders,
-    left_behind,
     pass_of_task_run,
     passes_of,
 )
+from prefect_resilience.telemetry.model import FINAL, StateSeen
 
 AT = 1_800_000_000.0
 TYPES = {
@@ -31,12 +30,12 @@ TYPES = {
 }  # fmt: skip
 
 
-def states(*named) -> list[RunState]:
+def states(*named) -> list[StateSeen]:
     """One state a second; a pair has a message."""
     made = []
     for second, one in enumerate(named):
         name, message = one if isinstance(one, tuple) else (one, "")
-        made.append(RunState(TYPES[name], name, AT + second, message, f"s{second}"))
+        made.append(StateSeen(TYPES[name], name, AT + second, message))
     return made
 
 
@@ -142,7 +141,7 @@ def test_passes_are_in_order_apart_and_one_for_each_beginning(named, chance: ran
         assert before.began < after.began
         assert before.ended is None or before.began < before.ended < after.began
     for one in found:
-        assert one.end_type in {"", "SCHEDULED", *FINAL_TYPES}
+        assert one.end_type in {"", "SCHEDULED", *FINAL}
         assert one.over is (one.ended is not None or one is not found[-1])
         assert (one.ended is None) == (one.end == "") == (one.seconds is None)
     assert sorted(borders(found)) == borders(found)
@@ -168,12 +167,14 @@ def test_each_task_run_belongs_to_the_pass_in_which_it_was_made(named, at, count
 
 def passes(*named, counted=True):
     """`named` are pairs of a state's name and its second."""
-    came = [RunState(TYPES[name], name, AT + at) for name, at in named]
+    came = [StateSeen(TYPES[name], name, AT + at) for name, at in named]
     return passes_of(came, run_count=len(passes_of(came)) if counted else None)
 
 
-def unfinished(state="Running", since=5.0, /, **more) -> UnfinishedRun:
-    return UnfinishedRun("t", state.upper(), state, AT + since, **more)
+def unfinished(name="Running", since=5.0, /, count=0) -> TaskRun:
+    at = datetime.fromtimestamp(AT + since, UTC)
+    state = State(type=StateType(name.upper()), name=name, timestamp=at)
+    return TaskRun(task_key="t", dynamic_key="0", flow_run_run_count=count, state=state)
 
 
 KILLED = (("Running", 0), ("Crashed", 20))

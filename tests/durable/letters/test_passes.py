@@ -22,6 +22,7 @@ from prefect_resilience.durable.letters.model import (
     identity_of,
     letter_of,
 )
+from prefect_resilience.telemetry.model import FINAL
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 FIRST: Starts = (("root", 1), ("sub", 1))
@@ -92,7 +93,7 @@ def run(run_id: str, kind: str, count: int = 1, state: str = "") -> BatchRun:
 
 @pytest.mark.parametrize("kind", ["SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING"])
 def test_a_run_that_has_not_ended_may_make_the_call(kind: str) -> None:
-    ended = [run("root", final) for final in claims.FINAL]
+    ended = [run("root", final) for final in FINAL]
     letter = made(flow_run_id="sub", run_count=1)
     assert claims.why_left_to_runs(letter, ended) is None
     says = f"its flow run 'the b' is {kind.title()}: it may make the call itself"

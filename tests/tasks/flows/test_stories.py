@@ -10,14 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.durable.batches.run_passes import (
-    RECOVERED,
-    RunOrigin,
-    RunPass,
-    RunState,
-    Start,
-    passes_of,
-)
+from prefect_resilience.durable.batches.run_passes import RECOVERED, RunOrigin, RunPass, Start, passes_of
 from prefect_resilience.tasks.edge.artifacts import artifact_key
 from prefect_resilience.tasks.summaries.markdown import describe_start, headline, markdown, text
 from prefect_resilience.tasks.summaries.story import CallRow, PassSeen, Story, divide, list_calls
@@ -36,8 +29,8 @@ TYPES = {
 BY = "automation 'prefect-resilience: recover crashed runs' in flow run 'recover 1b'"
 
 
-def state(name, at, message="") -> RunState:
-    return RunState(TYPES.get(name, name.upper()), name, AT + at, message, f"{name}-{at}")
+def state(name, at, message="") -> StateSeen:
+    return StateSeen(TYPES.get(name, name.upper()), name, AT + at, message)
 
 
 def run(name, *states, id=None, **more) -> TaskRunSeen:
@@ -191,7 +184,7 @@ def test_the_list_of_calls_begins_with_those_that_did_not_end():
 
 
 def test_the_time_for_which_a_run_was_parked_is_no_pass_and_not_counted():
-    parked = RunState("SCHEDULED", "Parked", AT + 20, "Parked until 12:00: ask: 503 unavailable")
+    parked = StateSeen("SCHEDULED", "Parked", AT + 20, "Parked until 12:00: ask: 503 unavailable")
     woken = replace(
         parked, at=AT + 3_000, message="Its circuit closed. Parked until 11:00: ask: 503 unavailable"
     )
@@ -200,7 +193,7 @@ def test_the_time_for_which_a_run_was_parked_is_no_pass_and_not_counted():
     states += [
         state("Running", 7_260),
         state("Failed", 7_300),
-        RunState("SCHEDULED", "AwaitingRetry", AT + 7_310),
+        StateSeen("SCHEDULED", "AwaitingRetry", AT + 7_310),
     ]
     states += [state("Running", 7_320), state("Completed", 7_330)]
     kept = told("night", [PassSeen(part, PassFacts()) for part in passes_of(states)])

@@ -1,18 +1,18 @@
-"""Closes task runs of a killed process (see `left_behind`), and sets silent flow runs to Crashed."""
+"""Closes task runs of a killed process, and sets silent flow runs to Crashed."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.client.schemas.responses import SetStateStatus
@@ -33,19 +33,9 @@ from prefect_resilience.durable.batches.edge.flow_runs import (
 )
 from prefect_resilience.durable.batches.edge.marks import PAGE, asking, pages
 from prefect_resilience.durable.batches.edge.tags import states_of
-from prefect_resilience.durable.batches.run_passes import (
-    FINAL_TYPES,
-    SETTLES,
-    SKEW,
-    UNFINISHED,
-    UnfinishedRun,
-    left_behind,
-    passes_of,
-)
+from prefect_resilience.durable.batches.run_passes import SKEW, RunPass, pass_of_task_run, passes_of
 from prefect_resilience.errors.secrets.redact import redact
-
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
+from prefect_resilience.telemetry.model import FINAL
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.effects")
 
@@ -54,6 +44,71 @@ MOST_OF_A_RUN = 5_000
 
 WITHIN = 60.0
 """The most seconds spent on one flow run."""
+
+
+# Task runs that a killed process left Running or Pending, and that nothing will ever finish.
+#
+# The process of a task run reports its states to the Prefect API, some seconds late. A killed process reports
+# nothing. The functions below decide which task runs to close as Crashed. In doubt, a task run is left as it
+# is.
+
+UNFINISHED = ("RUNNING", "PENDING", "SCHEDULED")
+"""Types of states that only the task run's own process can end."""
+
+SETTLES = 10.0
+"""The end of a pass and the state of its task run must be at least this old, in seconds: by then all reports
+of the process have arrived."""
+
+LONG = 3_600.0
+"""Seconds without a change after which a task run is closed although it moved after the end of its pass."""
+
+
+def left_behind(
+    runs: Iterable[TaskRun],
+    passes: Sequence[RunPass],
+    now: float,
+    *,
+    only_crashed: bool = False,
+    settles: float = SETTLES,
+) -> dict[UUID, str]:
+    """The ids of the task runs that no process works on any more, each with the message of its new state.
+
+    Args:
+        runs: Unfinished task runs of one flow run.
+        passes: The passes of that flow run.
+        now: The time.
+        only_crashed: Leave those of passes that ended without a crash: their process may still live.
+        settles: The seconds without a change after which a task run is closed.
+
+    A task run that waits for a task worker, or represents a subflow run, is left: it does not run in the
+    process of its flow run. So is one whose state the API does not know yet.
+    """
+    lost: dict[UUID, str] = {}
+    for run in runs:
+        state, count = run.state, run.flow_run_run_count
+        if state is None or state.type.value not in UNFINISHED:
+            continue
+        since, details = state.timestamp.timestamp(), state.state_details
+        run_pass = pass_of_task_run(passes, count, since)
+        if run_pass is None or details.deferred or details.child_flow_run_id is not None:
+            continue
+        if (run_pass.crashed or not only_crashed) and _is_over(run_pass, since, count, now, settles):
+            was = f"It was {state.name} since {utc_text(since)}."
+            end = "has an unknown end"
+            if run_pass.ended is not None:
+                end = f"ended {run_pass.end} at {utc_text(run_pass.ended)}"
+            lost[run.id] = f"Unfinished after pass {run_pass.number} of its flow run, which {end}. {was}"
+    return lost
+
+
+def _is_over(one: RunPass, since: float, count: int, now: float, settles: float) -> bool:
+    if not one.over:
+        return False
+    if one.ended is None:  # another pass has begun since, and the end of this one was never reported
+        return now - since >= settles and count > 0
+    if since > one.ended + SKEW:  # its state changed after the end: a process of that pass lived
+        return now - since >= max(LONG, settles)
+    return now - max(one.ended, since) >= settles
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +142,11 @@ def close_left_behind(
     """
     until = time.monotonic() + within
     of_run = {"id": {"any_": [flow_run.id]}}
-    runs = _read_unfinished(client, of_run, MOST_OF_A_RUN)
-    # The API may not know a state yet.
-    unfinished = [_as_unfinished(run, run.state) for run in runs if run.state is not None]
-    if not unfinished:
+    runs = [*_read_unfinished(client, of_run, MOST_OF_A_RUN)]
+    if not runs:
         return Closed()
     passes = passes_of(states_of(client, flow_run.id), run_count=flow_run.run_count)
-    lost = left_behind(
-        unfinished,
-        passes,
-        time.time(),
-        only_crashed=only_crashed,
-        settles=settles,
-    )
+    lost = left_behind(runs, passes, time.time(), only_crashed=only_crashed, settles=settles)
     if dry_run or not lost:
         return Closed(0, len(lost))
     jobs = {run_id: partial(_close, client, run_id, message) for run_id, message in lost.items()}
@@ -131,25 +178,13 @@ def _read_unfinished(client: SyncPrefectClient, flow_runs: dict[str, Any], most:
     return pages(partial(client.read_task_runs, **of_runs, sort=TaskRunSort.EXPECTED_START_TIME_DESC), most)
 
 
-def _as_unfinished(run: TaskRun, state: State[Any]) -> UnfinishedRun:
-    details = state.state_details
-    return UnfinishedRun(
-        id=str(run.id),
-        type=state.type.value,
-        state=state.name or state.type.value.title(),
-        since=state.timestamp.timestamp(),
-        count=run.flow_run_run_count,
-        elsewhere=bool(details.deferred) or details.child_flow_run_id is not None,
-    )
-
-
 _RESOURCE = "prefect.flow-run."
 
 
-def _close(client: SyncPrefectClient, run_id: str, message: str) -> bool:
+def _close(client: SyncPrefectClient, run_id: UUID, message: str) -> bool:
     state: State[Any] = Crashed(message=message)
     # Without force: a final state that was set meanwhile stays.
-    answer = client.set_task_run_state(UUID(run_id), state)
+    answer = client.set_task_run_state(run_id, state)
     return answer.status is SetStateStatus.ACCEPT
 
 
@@ -162,7 +197,7 @@ def close_all(older_than: timedelta, limit: int, *, dry_run: bool = False) -> di
     done: dict[UUID, Closed] = {}
     with get_client(sync_client=True) as client:
         before = datetime.now(UTC) - older_than
-        ended = {"state": {"type": {"any_": sorted(FINAL_TYPES)}}, "end_time": {"before_": before}}
+        ended = {"state": {"type": {"any_": sorted(FINAL)}}, "end_time": {"before_": before}}
         for run_id in dict.fromkeys(run.flow_run_id for run in _read_unfinished(client, ended, limit)):
             assert run_id is not None
             run = client.read_flow_run(run_id)

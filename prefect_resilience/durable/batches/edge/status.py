@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -333,22 +333,16 @@ def newest_copies(kept: Iterable[dict[str, Any]]) -> list[EffectDocument]:
     return list({entry["effect"]["key"]: entry["effect"] for entry in kept}.values())
 
 
-_AS_RECORDED = (
-    *("key", "kind", "external_id", "attempts", "task", "task_run_id", "flow_run_id"),
-    *("intended_at", "settled_at", "compensates"),
-)
-
-
 def _status(document: EffectDocument, busy: bool) -> EffectStatus:
     undo: dict[str, Any] = document.get("compensation") or {}
     error: dict[str, Any] | None = document["error"] or undo.get("error")
-    recorded: dict[str, Any] = {name: document.get(name) for name in _AS_RECORDED}
-    return EffectStatus(
-        **recorded,
-        state=state_of(document, busy),
-        result=shown(document["result"]),
-        error=None if error is None else f"{error['code']}: {error['message']}",
-        generation=document.get("generation", 1),
-        overdue_at=document.get("overdue_at") if document["state"] == "intended" else None,
-        compensation=compensation_of(document),
-    )
+    recorded = {part.name: document.get(part.name) for part in fields(EffectStatus)}
+    changes: dict[str, Any] = {
+        "state": state_of(document, busy),
+        "result": shown(document["result"]),
+        "error": None if error is None else f"{error['code']}: {error['message']}",
+        "generation": document.get("generation", 1),
+        "overdue_at": document.get("overdue_at") if document["state"] == "intended" else None,
+        "compensation": compensation_of(document),
+    }
+    return EffectStatus(**{**recorded, **changes})

@@ -17,10 +17,12 @@ from prefect_resilience.base.edge.current_settings import run_contexts
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.process import setting
 from prefect_resilience.durable.batches.batch import batch_block, carry_batches, named_batch
-from prefect_resilience.durable.batches.run_passes import RunState, passes_of
+from prefect_resilience.durable.batches.run_passes import passes_of
 from prefect_resilience.durable.effects.model import Pass
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.telemetry.edge.events import state_seen
+from prefect_resilience.telemetry.model import StateSeen
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -40,6 +42,8 @@ LABEL = "prefect-resilience.ledger"
 
 ARRIVAL_SECONDS = 10.0
 MOST_KNOWN = 10_000
+WHOLE = 10_000
+"""The most characters of a state's message: by the message of a recovery, its pass is known."""
 _batches: OrderedDict[UUID, str] = OrderedDict()
 """The batch of each flow run, and of each task run without a flow. It never changes."""
 
@@ -250,18 +254,9 @@ def _count_passes(flow_run: FlowRun, until: State[Any]) -> int:
     return len(passes_of(state for state in states if state.at <= until.timestamp.timestamp()))
 
 
-def states_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[RunState]:
+def states_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[StateSeen]:
     """Every state that a flow run had."""
-    return [
-        RunState(
-            state.type.value,
-            state.name or state.type.value.title(),
-            state.timestamp.timestamp(),
-            redact(state.message or ""),
-            str(state.id),
-        )
-        for state in client.read_flow_run_states(flow_run_id)
-    ]
+    return [state_seen(state, WHOLE) for state in client.read_flow_run_states(flow_run_id)]
 
 
 def _ask(find: Callable[[], T]) -> T:

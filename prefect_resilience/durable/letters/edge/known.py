@@ -31,7 +31,6 @@ from prefect_resilience.durable.letters.model import (
     Reason,
     Starts,
     as_stored,
-    batch_digest,
     outcome_of,
 )
 from prefect_resilience.durable.letters.queue import REPLAYABLE, DeadLetterQueue, is_of, with_id
@@ -211,7 +210,7 @@ def settle_call(
     only if the batch has letters. May raise StoreUnavailable.
     """
     success = Pass(at=datetime.now(UTC), outcome="succeeded", starts=starts, task_run_id=task_run_id)
-    letters = None if twice else letters_before(starts, batch_digest(batch_id))
+    letters = None if twice else letters_before(starts, digest(str(batch_id)))
     if letters is not None and not letters:
         return None
     call = identity()

@@ -58,7 +58,7 @@ from prefect_resilience.telemetry.edge.events import emit
 if TYPE_CHECKING:
     from prefect_resilience.durable.letters.kinds import Finder
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+PAUSE = 0.25
 MAX_WAIT = 300.0
 
 
@@ -186,33 +186,34 @@ class _Rollback:
         return report
 
     def _begin(self, until: float) -> Steps[float | None]:
-        pause, began = SHORTEST_PAUSE, monotonic()
+        began = monotonic()
         while True:
             try:
                 return (yield Blocking(self.log.begin, (self.claim, self.to)))
             except EffectBusy:
                 if monotonic() >= until:
                     raise EffectBusy("rollback", self.batch_id, monotonic() - began) from None
-            yield from sleep_for(pause)
-            pause = min(1.5 * pause, LONGEST_PAUSE)
+            yield from sleep_for(PAUSE)
 
     def _wait(self, since: float | None, until: float) -> Steps[None]:
         """Wait for effects in progress, and note the effects with an unknown outcome."""
-        pause = SHORTEST_PAUSE
         while True:
             listed = yield Blocking(self.log.ledger.effects, (self.batch_id,))
             busy = {document["key"] for document, alive in listed if alive}
             unsettled = undo.to_undo((document for document, _ in listed), since).unsettled
             if monotonic() >= until or not any(effect["key"] in busy for effect in unsettled):
                 break
-            yield from sleep_for(pause)
-            pause = min(1.5 * pause, LONGEST_PAUSE)
+            yield from sleep_for(PAUSE)
         for effect in unsettled:
             is_busy = effect["key"] in busy
             self._note(effect, "in_doubt", "it is still in progress" if is_busy else why_in_doubt(effect))
 
     def _undo(self, since: float | None) -> Steps[None]:
-        self.finder = _finder()
+        from prefect.utilities.importtools import load_script_as_module
+
+        from prefect_resilience.durable.letters.kinds import Finder
+
+        self.finder = Finder(load_script_as_module)
         listed = yield Blocking(self.log.ledger.effects, (self.batch_id,))
         todo = undo.to_undo((document for document, _ in listed), since)
         for effect in todo.already:
@@ -262,6 +263,8 @@ class _Rollback:
         return Blocking(self.log.change_effect, (effect, step))
 
     def _call(self, effect: EffectDocument) -> Steps[None]:
+        from prefect.cache_policies import NO_CACHE
+
         from prefect_resilience.durable.letters.codec import Reader
         from prefect_resilience.durable.letters.kinds import Source
 
@@ -272,11 +275,11 @@ class _Rollback:
         guard = getattr(function, "guard", None)
         if guard is not None and is_enabled():
             own = _effect_for(effect, guard.effect)
-            yield self._command(function.with_options(effect=own, cache_policy=_no_cache()), arguments)
+            yield self._command(function.with_options(effect=own, cache_policy=NO_CACHE), arguments)
             return
         if hasattr(function, "task_key") and hasattr(function, "with_options"):
             # A plain Prefect task: its retries would repeat the call even if its outcome is unknown.
-            function = function.with_options(retries=0, cache_policy=_no_cache())
+            function = function.with_options(retries=0, cache_policy=NO_CACHE)
         name = str(source)
         surroundings = _Here(self.log.ledger, self.log.batch_id, {"node_id": name})
         own = _effect_for(effect, None)
@@ -359,20 +362,6 @@ def _run_to_its_end(function: Callable[..., Any], arguments: dict[str, Any]) -> 
     from prefect.utilities.asyncutils import run_coro_as_sync
 
     return run_coro_as_sync(function(**arguments))
-
-
-def _no_cache() -> Any:
-    from prefect.cache_policies import NO_CACHE
-
-    return NO_CACHE
-
-
-def _finder() -> Finder:
-    from prefect.utilities.importtools import load_script_as_module
-
-    from prefect_resilience.durable.letters.kinds import Finder
-
-    return Finder(load_script_as_module)
 
 
 # -- logs and events
