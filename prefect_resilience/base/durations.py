@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -54,6 +54,13 @@ def seconds_of(value: object) -> float | None:
     # An int may be too large for a float.
     seconds = float(value) if abs(value) <= 1e300 else math.inf
     return seconds if math.isfinite(seconds) else None
+
+
+def moment_of(when: datetime | timedelta, now: datetime) -> datetime:
+    """A time (without an offset: in UTC), or a span before `now`, as a time in UTC."""
+    if isinstance(when, timedelta):
+        return now - when
+    return when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
 
 
 def _seconds_of_text(text: str) -> float | None:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from prefect_resilience.base.durations import moment_of
 from prefect_resilience.base.edge.current_settings import api_url
 from prefect_resilience.base.text import plural
 from prefect_resilience.durable.batches.decisions import (
@@ -98,7 +99,7 @@ def find(
             listed[:limit], BatchCounts(len(listed))
         )
     ledger, has_api = open_ledger(store), api_url() is not None
-    back = datetime.now(UTC) - since if isinstance(since, timedelta) else since
+    back = moment_of(since, datetime.now(UTC))
     batches = find_batches(store, back if has_api else None, limit=limit, only_open=only_open, every=every)
     names = _names(batches) if has_api else {}
     rows: list[BatchRow] = []

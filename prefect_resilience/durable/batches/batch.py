@@ -36,12 +36,6 @@ def batch(batch_id: str) -> Generator[str, None, None]:
         yield batch_id
 
 
-def explicit_batch() -> str | None:
-    """The batch of the `with batch(...)` around this code."""
-    named = named_batch.get()
-    return None if named is None else named[0]
-
-
 def batch_block() -> str | None:
     """The unique id of the `with batch(...)` around this code."""
     named = named_batch.get()

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.audit import AuditEntry, RecoveryAction, trail_of
+from prefect_resilience.durable.batches.batch import run_id_of
 from prefect_resilience.durable.batches.strategies import (
     ENDED_BADLY,
     RESTARTS,
@@ -97,8 +98,6 @@ class BatchSnapshot:
     busy: tuple[str, ...]
     """The keys of the effects in progress."""
     run: BatchRun | None
-    named_after_run: bool
-    """Whether the batch's id is that of a flow run, and not a name."""
     log: dict[str, Any]
     now: float
     begun_at: float | None = None
@@ -263,7 +262,7 @@ def _restart(
         return decided(seen, strategy, "refused", f"its flow run {run.name!r} completed")
     if run is not None and run.deployed:
         return decided(seen, strategy, "rescheduled", why, at)
-    if run is None or not seen.named_after_run:
+    if run is None or run_id_of(seen.batch_id) is None:
         obstacle = "it has no known flow run with a deployment"
     else:
         obstacle = f"its flow run {run.name!r} has no deployment, so no worker can run it again"

@@ -126,11 +126,11 @@ def passes_of(
     number = len(passes)
     return tuple(
         replace(
-            one,
-            over=one.ended is not None or one.number < number,
-            count=one.number if run_count == number else None,
+            run_pass,
+            over=run_pass.ended is not None or run_pass.number < number,
+            count=run_pass.number if run_count == number else None,
         )
-        for one in passes
+        for run_pass in passes
     )
 
 

@@ -239,17 +239,13 @@ def source_of(subject: Any) -> Source | None:
     if module is None or not qualname:
         return None
     name = next((name for name, value in list(vars(module).items()) if value is subject), None)
-    if name is None and _same(attribute_at(module, qualname), subject):
+    variant = attribute_at(module, qualname)
+    if name is None and hasattr(variant, "fn") and _key(variant) == _key(subject):
         name = qualname
     source = Source(module=module.__name__, qualname=name or qualname, file=getattr(module, "__file__", None))
     if name is None:
         _local_subjects[f"{source}|{_key(subject)}"] = subject
     return source
-
-
-def _same(found: Any, subject: Any) -> bool:
-    """Whether the task found is a variant of the subject."""
-    return hasattr(found, "fn") and _key(found) == _key(subject)
 
 
 def _key(subject: Any) -> str:
@@ -288,10 +284,6 @@ class Finder:
                 f"{source.qualname} is not in {source.module}: restore it, or settle or purge the letter"
             )
         return subject
-
-    def modules_of(self, source: Source | None) -> Callable[[str], ModuleType]:
-        """A function that finds the modules of a letter's classes."""
-        return lambda name: self.module(name, source)
 
     def module(self, name: str, source: Source | None) -> ModuleType:
         """A module by its name, or by its recorded file: for main modules and those that no import finds."""

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID, uuid4
 
+from prefect_resilience.base.durations import moment_of
 from prefect_resilience.durable.effects.owner import this_process
 from prefect_resilience.durable.letters import claims
 from prefect_resilience.durable.letters.claims import ENTRY, contents_key, entry_key
@@ -102,22 +103,6 @@ class DeadLetterQueue:
     # -- reading letters
 
     def letters(
-        self, newer_than: datetime | None = None, *, after: str | None = None, only_open: bool = False
-    ) -> Iterator[DeadLetter]:
-        """Every letter in its current status, the newest first.
-
-        `after`: only those older than the letter of this id. `only_open`: those with a status in OPEN, and
-        perhaps others.
-        """
-        now = self.now()
-        end = entry_key(first_id_at(newer_than.timestamp())) if newer_than else None
-        start = None if after is None else entry_key(after)
-        for key, document in scan_all(self.store, ENTRY, start, only_open=only_open):
-            if end is not None and key > end:
-                return
-            yield self._read(document, now)
-
-    def matching(
         self,
         status: str | Iterable[str] | None = None,
         task: str | None = None,
@@ -127,11 +112,16 @@ class DeadLetterQueue:
     ) -> Iterator[DeadLetter]:
         """The letters that `dead_letters.list` returns, page by page: any number of them takes little
         memory."""
-        wanted = check_statuses(status)
+        wanted, now = check_statuses(status), self.now()
         if after is not None and not is_id(after):
             raise ConfigurationError(f"after={after!r} must be the id of a dead letter")
+        start = None if after is None else entry_key(after)
+        end = None if since is None else entry_key(first_id_at(moment_of(since, now).timestamp()))
         only_open = wanted is not None and wanted.issubset(OPEN)
-        for letter in self.letters(self.moment(since), after=after, only_open=only_open):
+        for key, document in scan_all(self.store, ENTRY, start, only_open=only_open):
+            if end is not None and key > end:
+                return
+            letter = self._read(document, now)
             if (wanted is None or letter.status in wanted) and (task is None or is_of(letter, task)):
                 yield letter
 
@@ -158,12 +148,6 @@ class DeadLetterQueue:
         """The parameters and the error of a letter; empty when they have been purged."""
         document = self.store.load(contents_key(letter_id))
         return Contents(parameters={}) if document is None else Contents.model_validate(document.value)
-
-    def moment(self, given: datetime | timedelta | None) -> datetime | None:
-        """A time, or a span before now, as a time in UTC."""
-        if isinstance(given, timedelta):
-            return self.now() - given
-        return given.replace(tzinfo=UTC) if given is not None and given.tzinfo is None else given
 
     # -- replays
 
@@ -219,8 +203,7 @@ class DeadLetterQueue:
     ) -> Iterator[DeadLetter]:
         """Remove letters that were replayed or settled before a time: any number of them takes little memory.
         A letter was removed when the iterator returns it; see `dead_letters.purge`."""
-        before = self.moment(older_than)
-        assert before is not None
+        before = moment_of(older_than, self.now())
         # A letter is at least as old as its end: newer ones need not be read.
         for letter in self.letters(after=first_id_at(before.timestamp() + ROUNDING)):
             is_old = claims.may_go(letter, before, include_waiting)

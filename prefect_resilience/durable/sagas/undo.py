@@ -123,8 +123,7 @@ def _completion(document: EffectDocument) -> tuple[float, float, str]:
 
 
 def begin(
-    document: SagaDocument | None,
-    batch_id: str,
+    saga: SagaDocument,
     claim: str,
     owner: str,
     alive: bool,
@@ -138,41 +137,41 @@ def begin(
     finishes an interrupted one, and goes back to the earlier target of the two. `alive`: whether an earlier
     rollback still runs; then it raises EffectBusy. Raises ConfigurationError for an unknown savepoint.
     """
-    saga = document or new_saga(batch_id)
     earlier = saga["rollback"]
     if earlier is not None and alive:
-        raise EffectBusy("rollback", batch_id, 0.0)
+        raise EffectBusy("rollback", saga["batch"], 0.0)
     marks = savepoints_of(saga)
     since = None if to is None else marks.get(to, earlier_ended)
     if to is not None and since is None:
         hint = nearest(to, marks) if marks else "; it has no savepoints"
         raise ConfigurationError(
-            f"batch {batch_id!r} has no savepoint {to!r}{hint}, and no other batch has that id"
+            f"batch {saga['batch']!r} has no savepoint {to!r}{hint}, and no other batch has that id"
         )
     if earlier is not None and since is not None and (earlier["since"] is None or earlier["since"] < since):
         to, since = earlier["to"], earlier["since"]
     return {**saga, "rollback": {"claim": claim, "owner": owner, "to": to, "since": since, "at": now}}
 
 
-def end(document: SagaDocument | None, claim: str, outcome: dict[str, Any]) -> SagaDocument | None:
+def end(saga: SagaDocument, claim: str, outcome: dict[str, Any]) -> SagaDocument:
     """End the rollback; later savepoints are removed, as in SQL."""
-    if document is None or document["rollback"] is None or document["rollback"]["claim"] != claim:
-        return document
-    since = document["rollback"]["since"]
-    savepoints = [mark for mark in document["savepoints"] if since is not None and mark["at"] <= since]
-    return {**document, "savepoints": savepoints, "rollback": None, "last": outcome}
+    if saga["rollback"] is None or saga["rollback"]["claim"] != claim:
+        return saga
+    since = saga["rollback"]["since"]
+    savepoints = [mark for mark in saga["savepoints"] if since is not None and mark["at"] <= since]
+    return {**saga, "savepoints": savepoints, "rollback": None, "last": outcome}
 
 
-def mark(document: SagaDocument | None, batch_id: str, name: str, alive: bool, now: float) -> SagaDocument:
+def mark(saga: SagaDocument, name: str, alive: bool, now: float) -> SagaDocument:
     """Set a savepoint, unless there is one of that name.
 
     Raises EffectBusy while a rollback runs, and InDoubt if one was interrupted.
     """
-    saga = document or new_saga(batch_id)
     if saga["rollback"] is not None and alive:
-        raise EffectBusy(f"savepoint:{name}", batch_id, 0.0)
+        raise EffectBusy(f"savepoint:{name}", saga["batch"], 0.0)
     if saga["rollback"] is not None:
-        raise InDoubt(f"savepoint:{name}", batch_id, "a rollback was interrupted: rollback() finishes it")
+        raise InDoubt(
+            f"savepoint:{name}", saga["batch"], "a rollback was interrupted: rollback() finishes it"
+        )
     if name in savepoints_of(saga):
         return saga
     return {**saga, "savepoints": [*saga["savepoints"], {"name": name, "at": now}]}
@@ -212,9 +211,7 @@ class SagaLog:
         owner = self.ledger.owner.hold(claim)
         try:
             saga = self._change(
-                lambda saga, now: begin(
-                    saga, self.batch_id, claim, owner, self._is_busy(saga), to, now, ended
-                )
+                lambda saga, now: begin(saga, claim, owner, self._is_busy(saga), to, now, ended)
             )
         except (EffectBusy, ConfigurationError):
             self.ledger.owner.drop(claim)
@@ -227,13 +224,13 @@ class SagaLog:
     def plan(self, to: str | None) -> RollbackReport:
         """What a rollback would compensate, if no other rollback ran; nothing is changed."""
         now, ended = self.ledger.store.now(), self._end_of(to)
-        saga = begin(self.saga(), self.batch_id, "", "", False, to, now, ended)
+        saga = begin(self.saga(), "", "", False, to, now, ended)
         effects = (document for document, _ in self.ledger.effects(self.batch_id))
         return plan_rollback(self.batch_id, to, to_undo(effects, saga["rollback"]["since"]))
 
     def _end_of(self, to: str | None) -> float | None:
         """When the other batch `to` ended; None if there is none, or `to` is a savepoint."""
-        if to is None or to == self.batch_id or to in savepoints_of(self.saga() or new_saga(to)):
+        if to is None or to == self.batch_id or to in savepoints_of(self.saga()):
             return None
         effects = self.ledger.effects(to)
         if any(alive for _, alive in effects):
@@ -250,13 +247,13 @@ class SagaLog:
 
     def mark(self, name: str) -> float:
         """Set a savepoint, or find an existing one. Returns its time."""
-        saga = self._change(lambda saga, now: mark(saga, self.batch_id, name, self._is_busy(saga), now))
+        saga = self._change(lambda saga, now: mark(saga, name, self._is_busy(saga), now))
         return savepoints_of(saga)[name]
 
-    def saga(self) -> Any:
-        """The document of the batch's savepoints and rollbacks, or None."""
+    def saga(self) -> SagaDocument:
+        """The document of the batch's savepoints and rollbacks."""
         document = self.ledger.store.load(self.place)
-        return None if document is None else document.value
+        return new_saga(self.batch_id) if document is None else document.value
 
     def effect(self, key: str) -> EffectDocument | None:
         document = self.ledger.store.load(place_of(self.batch_id, key))
@@ -281,15 +278,14 @@ class SagaLog:
 
         return change(self.ledger.store, self.place_of(effect), change_same, is_open=is_open)
 
-    def _is_busy(self, saga: Any) -> bool:
-        rollback = None if saga is None else saga["rollback"]
+    def _is_busy(self, saga: SagaDocument) -> bool:
+        rollback = saga["rollback"]
         return rollback is not None and self.ledger.owner.lives(rollback["owner"], rollback["claim"])
 
-    def _change(self, step: Callable[[Any, float], Any]) -> Any:
+    def _change(self, step: Callable[[SagaDocument, float], SagaDocument]) -> SagaDocument:
         """The saga's document after a step. It expires a year after the last one."""
-        return change(
-            self.ledger.store, self.place, lambda saga: step(saga, self.ledger.store.now()), SAGA_SECONDS
-        )
+        store, new = self.ledger.store, new_saga(self.batch_id)
+        return change(store, self.place, lambda saga: step(saga or new, store.now()), SAGA_SECONDS)
 
 
 def plan_rollback(batch_id: str, to: str | None, todo: ToUndo) -> RollbackReport:

@@ -64,7 +64,7 @@ def list_letters(
     """
     with how.at_store() as url:
         queue = queue_of(url)
-        matching = queue.matching(status, task, _since(since), after=after)
+        matching = queue.letters(status, task, _since(since), after=after)
         shown = [*islice(matching, limit)]
         if not shown and after is None:
             check_task(queue, task)

@@ -71,7 +71,7 @@ class Desk:
 
     def read_letters(self) -> Parts:
         queue = queue_of(self.store)
-        letters, summary = letter_rows.page_rows(queue.letters(only_open=True))
+        letters, summary = letter_rows.page_rows(queue.letters(letter_rows.OPEN))
         return {"letters": letters, "summary": {"letters": summary}}
 
     def read_batches(self) -> Parts:
@@ -146,7 +146,7 @@ class Desk:
             raise ConfigurationError("Choose the letters: either one by its id, or those of a task")
         chosen: dict[str, Any] = {"letters": letter} if letter else {"task": task}
         if error is not None:
-            letters = queue_of(self.store).letters(only_open=True)
+            letters = queue_of(self.store).letters(letter_rows.OPEN)
             members = (item for item in letters if (item.status, item.name) == ("waiting", task))
             chosen = {"letters": [item.id for item in members if letter_rows.error_kind(item) == error]}
         if not self.replaying.acquire(blocking=False):

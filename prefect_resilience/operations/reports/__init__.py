@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
 from typing import TypeVar
 
+from prefect_resilience.base.durations import moment_of
 from prefect_resilience.base.text import sentence_of
 from prefect_resilience.durable.batches.audit import AUDITS, entries_of
 from prefect_resilience.durable.effects.ledger import open_ledger
@@ -97,22 +98,14 @@ def report(since: When = None, until: When = None) -> FleetReport:
 
 def period_of(since: When, until: When, now: datetime) -> Period:
     """The period of a report. It ends now at the latest."""
-    end = min(_moment(until, now) or now, now)
-    start = _moment(since, now) or end - timedelta(days=1)
+    end = now if until is None else min(moment_of(until, now), now)
+    start = end - timedelta(days=1) if since is None else moment_of(since, now)
     if start >= end:
         raise ConfigurationError(
             f"the report's period begins at {start.isoformat()} and ends at {end.isoformat()}: "
             "since must come before until, and both before now"
         )
     return Period(start, end)
-
-
-def _moment(when: When, now: datetime) -> datetime | None:
-    if isinstance(when, timedelta):
-        return now - when
-    if when is None:
-        return None
-    return when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
 
 
 # -- events of this package
@@ -184,7 +177,7 @@ def _from_store(name: str, read: Callable[[], T], unknown: list[str]) -> T | Non
 def _letters(period: Period, unknown: list[str]) -> LetterFigures:
     # An id has the time in whole milliseconds; the figures look at the exact one.
     before = first_id_at((period.until + timedelta(seconds=1)).timestamp())
-    newer = queue_of().letters(period.since, after=before)
+    newer = queue_of().letters(since=period.since, after=before)
     older = queue_of().letters(after=first_id_at(period.since.timestamp()))
     letters = figures.letters_of(chain(newer, islice(older, OLDER_READ)), period.since, period.until)
     if next(older, None) is not None:

@@ -295,7 +295,7 @@ def rest_of_wait(context: ErrorContext, now: datetime) -> float | None:
 
 def _letters_of(flow_run_ids: set[str], since: datetime) -> tuple[tuple[str, str, str], ...]:
     """The dead letters of these flow runs that wait: for each its id, its task and its error."""
-    letters = queue_of().matching(OPEN, since=since)
+    letters = queue_of().letters(OPEN, since=since)
     own = [letter for letter in letters if flow_run_ids.intersection(letter.flow_runs)]
     return tuple((letter.id, letter.name, letter.summary()) for letter in own)
 

@@ -60,6 +60,9 @@ def decide(stands: BatchSnapshot, asked: RecoveryRequest, chance: float = 0.5) -
     return Decided(report.strategy, report.action, report.why, report.next_at)
 
 
+RUN_ID = str(UUID(int=1))
+
+
 def run(state: str | None, type_: str = "", **more: Any) -> BatchRun | None:
     """The batch's flow run in a state of that name, deployed; None: no run is known."""
     if state is None:
@@ -73,14 +76,14 @@ def seen(
     run: BatchRun | None = None,
     *effects: SeenEffect,
     busy: tuple[str, ...] = (),
-    named_after_run: bool = True,
+    batch_id: str = RUN_ID,
     recovered: tuple[int, float | None] = (0, None),
     abandoned_at: float | None = None,
     begun_at: float | None = None,
 ) -> BatchSnapshot:
     counted = {"automatic": recovered[0], "automatic_at": recovered[1], "abandoned_at": abandoned_at}
     log = {**NO_RECOVERIES, **counted}
-    return BatchSnapshot("b-1", effects, busy, run, named_after_run, log, NOW, begun_at)
+    return BatchSnapshot(batch_id, effects, busy, run, log, NOW, begun_at)
 
 
 def refused(why: str, next_at: float | None = None) -> Decided:
@@ -103,9 +106,11 @@ CRASHED = "its run crashed"
 RUN_FAILED = "its run failed"
 NOTHING_SENT = "no external effect is done"
 UP_TO_PAID = "every external effect up to 'paid' is done and will not be repeated"
-AGAIN = "run your program inside `with batch('b-1'):`; effects that are done are not repeated"
-NOT_KNOWN = f"it has no known flow run with a deployment: {AGAIN}"
-NOT_DEPLOYED = f"its flow run 'brave-hare' has no deployment, so no worker can run it again: {AGAIN}"
+AGAIN = "run your program inside `with batch({!r}):`; effects that are done are not repeated"
+NOT_KNOWN = f"it has no known flow run with a deployment: {AGAIN.format('b-1')}"
+NOT_DEPLOYED = (
+    f"its flow run 'brave-hare' has no deployment, so no worker can run it again: {AGAIN.format(RUN_ID)}"
+)
 UNKNOWN_DOUBT = "the outcome of 'booked' is unknown, and there is no verify to ask: settle it"
 
 
@@ -175,7 +180,7 @@ AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
     ),
     (
         "crashed under a name, and no deployment",
-        seen(run("Crashed", deployed=False), named_after_run=False),
+        seen(run("Crashed", deployed=False), batch_id="b-1"),
         advice("restart_batch", f"{CRASHED}; {NOTHING_SENT}; {NOT_KNOWN}"),
     ),
     (
@@ -359,7 +364,7 @@ ASKED_FOR: list[tuple[str, BatchSnapshot, RecoveryRequest, Decided]] = [
         Decided("restart_batch", "refused", COMPLETED),
     ),
     ("not deployed", seen(LOCAL), RESTART, advice("restart_batch", f"{REQUESTED}; {NOT_DEPLOYED}")),
-    ("no run", seen(), RESTART, advice("restart_batch", f"{REQUESTED}; {NOT_KNOWN}")),
+    ("no run", seen(batch_id="b-1"), RESTART, advice("restart_batch", f"{REQUESTED}; {NOT_KNOWN}")),
     # it waits for no pause
     ("after two recoveries", AFTER_TWO, RecoveryRequest("restart", policy=EVEN), rescheduled(REQUESTED)),
     ("though it is off", AFTER_TWO, RecoveryRequest("restart", policy=OFF), rescheduled(REQUESTED)),

@@ -101,18 +101,17 @@ def since(saga: dict[str, Any]) -> float | None:
 
 
 def test_one_rollback_at_a_time():
-    saga = undo.begin(None, "b", "r1", "me", False, None, 1.0)
+    saga = undo.begin(undo.new_saga("b"), "r1", "me", False, None, 1.0)
     assert since(saga) is None
     with pytest.raises(EffectBusy):
-        undo.begin(saga, "b", "r2", "you", True, None, 2.0)
+        undo.begin(saga, "r2", "you", True, None, 2.0)
     with pytest.raises(EffectBusy):
-        undo.mark(saga, "b", "one", True, 2.0)
+        undo.mark(saga, "one", True, 2.0)
     with pytest.raises(InDoubt):
-        undo.mark(saga, "b", "one", False, 2.0)
-    taken = undo.begin(saga, "b", "r2", "you", False, None, 2.0)
+        undo.mark(saga, "one", False, 2.0)
+    taken = undo.begin(saga, "r2", "you", False, None, 2.0)
     assert (taken["rollback"]["claim"], since(taken)) == ("r2", None)
     assert undo.end(taken, "r1", {}) is taken  # it was taken over: not its to end
-    assert undo.end(None, "r1", {}) is None
 
 
 @pytest.mark.parametrize(
@@ -120,10 +119,10 @@ def test_one_rollback_at_a_time():
     [("one", "two", 1.0), ("two", "one", 1.0), (None, "two", None), ("two", None, None), ("one", "one", 1.0)],
 )
 def test_of_a_rollback_that_was_cut_off_and_the_next_the_farther_back_counts(first, second, back_to):
-    saga = undo.mark(None, "b", "one", False, 1.0)
-    saga = undo.mark(saga, "b", "two", False, 2.0)
-    saga = undo.begin(saga, "b", "r1", "me", False, first, 3.0)
-    assert since(undo.begin(saga, "b", "r2", "me", False, second, 4.0)) == back_to
+    saga = undo.mark(undo.new_saga("b"), "one", False, 1.0)
+    saga = undo.mark(saga, "two", False, 2.0)
+    saga = undo.begin(saga, "r1", "me", False, first, 3.0)
+    assert since(undo.begin(saga, "r2", "me", False, second, 4.0)) == back_to
 
 
 # -- against a naive model
@@ -176,7 +175,7 @@ class Real:
 
     def __init__(self) -> None:
         self.effects: dict[str, Any] = {}
-        self.saga: Any = None
+        self.saga: Any = undo.new_saga("b")
         self.now = 0.0
         self.sent: list[str] = []
         self.undone: list[str] = []
@@ -197,17 +196,17 @@ class Real:
         self.effects[key] = json.loads(json.dumps(document))
 
     def mark(self, name: str) -> None:
-        self.saga = undo.mark(self.saga, "b", name, False, self.tick())
+        self.saga = undo.mark(self.saga, name, False, self.tick())
 
     def roll(self, to: str | None, cut: int) -> None:
         try:
-            self.saga = undo.begin(self.saga, "b", "r", "me", False, to, self.tick())
+            self.saga = undo.begin(self.saga, "r", "me", False, to, self.tick())
         except ConfigurationError:
             return
         if self._carried_out(since(self.saga), cut):
             self.saga = undo.end(self.saga, "r", {})
             return
-        self.saga = undo.begin(self.saga, "b", "r2", "me", False, to, self.tick())
+        self.saga = undo.begin(self.saga, "r2", "me", False, to, self.tick())
         assert self._carried_out(since(self.saga), 1_000)
         self.saga = undo.end(self.saga, "r2", {})
 

@@ -14,8 +14,7 @@ from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
-from prefect.client.schemas.objects import FlowRun, State, TaskRun
-from prefect.client.schemas.responses import SetStateStatus
+from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.client.schemas.sorting import FlowRunSort, TaskRunSort
 from prefect.states import Crashed
 from prefect.types._datetime import parse_datetime
@@ -31,7 +30,7 @@ from prefect_resilience.durable.batches.edge.flow_runs import (
     set_state,
     stranded_runs,
 )
-from prefect_resilience.durable.batches.edge.marks import PAGE, asking, pages
+from prefect_resilience.durable.batches.edge.marks import PAGE, asking, pages, refusal_of
 from prefect_resilience.durable.batches.edge.tags import states_of
 from prefect_resilience.durable.batches.run_passes import SKEW, RunPass, pass_of_task_run, passes_of
 from prefect_resilience.errors.secrets.redact import redact
@@ -182,10 +181,8 @@ _RESOURCE = "prefect.flow-run."
 
 
 def _close(client: SyncPrefectClient, run_id: UUID, message: str) -> bool:
-    state: State[Any] = Crashed(message=message)
     # Without force: a final state that was set meanwhile stays.
-    answer = client.set_task_run_state(run_id, state)
-    return answer.status is SetStateStatus.ACCEPT
+    return refusal_of(client.set_task_run_state(run_id, Crashed(message=message))) is None
 
 
 def close_all(older_than: timedelta, limit: int, *, dry_run: bool = False) -> dict[UUID, Closed]:

@@ -32,7 +32,7 @@ from pydantic import BaseModel
 from prefect_resilience.base.process import user_of_host
 from prefect_resilience.durable.batches.batch import run_id_of
 from prefect_resilience.durable.batches.decisions import FAILED_OR_CRASHED, ApiUnavailable, BatchRun
-from prefect_resilience.durable.batches.edge.marks import PAGE, asking, flow_run_of_name, pages
+from prefect_resilience.durable.batches.edge.marks import PAGE, asking, flow_run_of_name, pages, refusal_of
 from prefect_resilience.durable.batches.edge.tags import flow_run_around, runs_above
 from prefect_resilience.durable.batches.run_passes import SKEW
 from prefect_resilience.durable.batches.strategies import RecoveryPolicy, RunEnd

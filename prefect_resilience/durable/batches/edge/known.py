@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
+from prefect_resilience.base.durations import moment_of
 from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.batches.audit import ARCHIVES, AUDITS, Audit, one_line, remove
 from prefect_resilience.durable.batches.batch import check_batch_id
@@ -17,7 +18,7 @@ from prefect_resilience.durable.batches.edge.status import (
 )
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.opening import BATCHES, change_batch, is_counted, reopen_document
-from prefect_resilience.durable.sagas.undo import SAGAS, SagaLog, new_saga
+from prefect_resilience.durable.sagas.undo import SAGAS, SagaLog
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.stores.base import Store, scan_all
 from prefect_resilience.telemetry.edge.events import emit
@@ -80,8 +81,10 @@ def prune(
     """
     from prefect_resilience.durable.batches.edge.flow_runs import who
 
-    ledger = open_ledger(store)
-    before, person = _seconds(older_than, ledger.store.now()), by or who()
+    if isinstance(older_than, timedelta) and older_than < timedelta():
+        raise ConfigurationError(f"older_than={older_than} must not be negative: write a span before now")
+    ledger, person = open_ledger(store), by or who()
+    before = moment_of(older_than, datetime.fromtimestamp(ledger.store.now(), UTC)).timestamp()
     pruned: list[BatchSummary] = []
     for batch in each_batch(ledger):
         if batch.last_at >= before or not _may_go(ledger, batch, before):
@@ -97,20 +100,11 @@ def prune(
 def _may_go(ledger: Ledger, batch: BatchSummary, before: float) -> bool:
     """Whether nothing happened in a batch since, and nothing in it is unfinished or, unless it was abandoned,
     in doubt."""
-    saga = SagaLog(ledger, batch.batch_id).saga() or new_saga(batch.batch_id)
+    saga = SagaLog(ledger, batch.batch_id).saga()
     marks = (*saga["savepoints"], saga["rollback"], saga["last"])
     if batch.intended or any(mark is not None and mark["at"] >= before for mark in marks):
         return False
     return batch.abandoned_at is not None or not (batch.unknown or saga["rollback"])
-
-
-def _seconds(older_than: datetime | timedelta, now: float) -> float:
-    if isinstance(older_than, timedelta):
-        if older_than < timedelta():
-            raise ConfigurationError(f"older_than={older_than} must not be negative: write a span before now")
-        return now - older_than.total_seconds()
-    moment = older_than if older_than.tzinfo else older_than.replace(tzinfo=UTC)
-    return moment.timestamp()
 
 
 def reopen(

@@ -13,9 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import TaskRun
+from prefect.client.schemas.responses import OrchestrationResult, SetStateStatus
 from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.base.naming import digest
@@ -26,8 +27,6 @@ from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 
 if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
-
     from prefect_resilience.durable.effects.ledger import Ledger
 
 PAGE = 200
@@ -156,6 +155,13 @@ def asking(
         raise
     except Exception as error:
         raise failure(f"{what}: {redact(repr(error))}") from error
+
+
+def refusal_of(answer: OrchestrationResult[Any]) -> str | None:
+    """Why the API rejected a new state of a run; None if it accepted it."""
+    if answer.status is SetStateStatus.ACCEPT:
+        return None
+    return redact(str(getattr(answer.details, "reason", None) or f"the API answered {answer.status.value}"))
 
 
 _asking = partial(

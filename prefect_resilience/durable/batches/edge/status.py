@@ -43,7 +43,7 @@ def look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSna
     listed, run = run is not None, run or find_run(batch_id, snapshot.flow_run_id, by_name=by_name)
     if run is None:
         return snapshot
-    if snapshot.begun_at is None and snapshot.named_after_run and str(run.id) != batch_id:
+    if snapshot.begun_at is None and run_id_of(batch_id) is not None and str(run.id) != batch_id:
         # A subflow run: its effects belong to its root.
         return look(ledger, str(run.id))
     return replace(snapshot, run=run, not_recorded=_not_recorded(ledger, snapshot, run, listed))
@@ -111,7 +111,6 @@ def snapshot_of(ledger: Ledger, batch_id: str) -> BatchSnapshot:
         effects=tuple(effect for _, _, effect in effects),
         busy=tuple(key for _, key in sorted(busy)),
         run=None,
-        named_after_run=run_id_of(batch_id) is not None,
         log=Audit(ledger, batch_id).document(),
         now=ledger.store.now(),
         begun_at=None if newest is None else newest["intended_at"],

@@ -102,7 +102,7 @@ def list_letters(
     """
     if limit is not None and limit < 1:
         raise ConfigurationError(f"limit={limit} must be 1 or more; leave it out for all")
-    return [*islice(queue_of(store).matching(status, task, since, after=after), limit)]
+    return [*islice(queue_of(store).letters(status, task, since, after=after), limit)]
 
 
 def get_letter(letter_id: str, *, store: StoreReference = None) -> DeadLetter:
@@ -120,7 +120,7 @@ def choose(
 ) -> list[DeadLetter]:
     """The letters to replay, the oldest first. Raises ConfigurationError for an unknown task."""
     if letters is None:
-        matching = [*queue.matching(status or REPLAYABLE, task, since)][::-1][:limit]
+        matching = [*queue.letters(status or REPLAYABLE, task, since)][::-1][:limit]
         if not matching:
             check_task(queue, task)
         return matching

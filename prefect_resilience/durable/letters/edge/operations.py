@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from prefect import flow, tags
@@ -151,8 +151,8 @@ def purge_dead_letters(
     """
     if older_than_days < 0:
         raise ConfigurationError(f"older_than_days={older_than_days} must be 0 or more")
-    before = datetime.now(UTC) - timedelta(days=older_than_days)
-    gone = queue_of().purge(before, include_waiting=include_waiting, dry_run=dry_run)
+    age = timedelta(days=older_than_days)
+    gone = queue_of().purge(age, include_waiting=include_waiting, dry_run=dry_run)
     ids = [letter.id for letter in gone]
     get_run_logger().info("Dead letters %s: %d", "to be removed" if dry_run else "removed", len(ids))
     return ids

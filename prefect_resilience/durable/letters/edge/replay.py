@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -177,7 +178,7 @@ def _prepare(how: Replaying, letter: DeadLetter) -> _PreparedCall:
         raise DeadLetterError(f"{letter.source} is no longer a task")
     if task.isgenerator:
         raise DeadLetterError(f"{letter.source} is a generator, which needs a reader: run its flow again")
-    reader = Reader(values=how.values, find_module=how.finder.modules_of(letter.source))
+    reader = Reader(values=how.values, find_module=partial(how.finder.module, source=letter.source))
     contents = letter.contents
     if not contents.parameters and letter.size > 2:
         raise DeadLetterError("its parameters are no longer stored")

@@ -29,8 +29,9 @@ from prefect_resilience.base.deadlines import current_deadline
 from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps, adrive, drive, sleep_for
 from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.base.process import setting
-from prefect_resilience.durable.batches.batch import batch, check_batch_id, explicit_batch
+from prefect_resilience.durable.batches.batch import batch, check_batch_id
 from prefect_resilience.durable.batches.edge.known import check_here
+from prefect_resilience.durable.batches.edge.tags import batch_named_around, current_batch
 from prefect_resilience.durable.effects.claim import EffectClaim
 from prefect_resilience.durable.effects.current import OutsideRuns, in_progress
 from prefect_resilience.durable.effects.keys import effect_key
@@ -126,7 +127,7 @@ def _rollback(
     batch_id: str | None, to: str | None, store: Any, max_wait: float, *, asynchronous: bool
 ) -> _Rollback:
     now = in_progress.get()
-    named = batch_id is not None and batch_id != explicit_batch()
+    named = batch_id is not None and batch_id != batch_named_around()
     batch_id = _batch(batch_id)
     if now is not None and now.batch_id == batch_id:
         raise ConfigurationError(
@@ -137,12 +138,7 @@ def _rollback(
 
 
 def _batch(batch_id: str | None) -> str:
-    if batch_id is not None:
-        return check_batch_id(batch_id)
-    # Imported here, because tags imports this package.
-    from prefect_resilience.durable.batches.edge.tags import current_batch
-
-    return current_batch()
+    return current_batch() if batch_id is None else check_batch_id(batch_id)
 
 
 @dataclass(slots=True)
@@ -270,7 +266,7 @@ class _Rollback:
 
         source = Source(**effect["compensation"]["call"])
         function: Any = self.finder.subject(source, "")
-        reader = Reader(find_module=self.finder.modules_of(source))
+        reader = Reader(find_module=partial(self.finder.module, source=source))
         arguments = compensation_arguments(effect, function, reader)
         guard = getattr(function, "guard", None)
         if guard is not None and is_enabled():
