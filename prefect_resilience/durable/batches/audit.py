@@ -7,7 +7,6 @@ marked as cut off.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 from uuid import uuid4
@@ -17,7 +16,7 @@ from pydantic import BaseModel
 from prefect_resilience.base.text import plural
 from prefect_resilience.durable.batches.strategies import RecoveryTrail, Strategy
 from prefect_resilience.durable.effects.aliases import remove_aliases
-from prefect_resilience.durable.effects.ledger import Ledger, place_of
+from prefect_resilience.durable.effects.ledger import YEAR, BatchLog, Ledger, place_of
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.effects.opening import change_batch, is_counted, note_removed_effects
 from prefect_resilience.durable.sagas.undo import SAGAS
@@ -31,7 +30,6 @@ KEPT = 100
 """The number of entries that are kept for a batch, the newest."""
 
 NO_RECOVERIES: dict[str, Any] = {"automatic": 0, "automatic_at": None, "waits": 0, "waits_since": None}
-AUDIT_SECONDS = 365 * 86_400.0
 TEXT = 500
 
 RecoveryAction = Literal["rescheduled", "compensated", "abandoned", "told", "refused", "nothing"]
@@ -64,19 +62,11 @@ def one_line(text: str | None) -> str | None:
     return None if text is None else bounded(redact(" ".join(text.split())), TEXT)
 
 
-class Audit:
-    """The audit log of one batch. Every method may block, and raises StoreUnavailable."""
+class Audit(BatchLog):
+    """The audit log of one batch."""
 
-    def __init__(self, ledger: Ledger, batch_id: str) -> None:
-        self.ledger = ledger
-        self.batch_id = batch_id
-        self.place: str = place_of(batch_id, prefix=AUDITS)[:-1]
-
-    # -- reading
-
-    def document(self) -> dict[str, Any]:
-        stored = self.ledger.store.load(self.place)
-        return _new(self.batch_id) if stored is None else stored.value
+    prefix = AUDITS
+    new = {"total": 0, "entries": [], "claim": None, "abandoned_at": None, **NO_RECOVERIES}  # noqa: RUF012
 
     def entries(self) -> tuple[AuditEntry, ...]:
         """All entries, the newest last."""
@@ -89,7 +79,7 @@ class Audit:
         entry = self.entry(by, asked, reason, **more)
         owner = self.ledger.owner.hold(entry.id)
         try:
-            taken = self._change(lambda document: self._claim_or_refuse(document, entry, owner))
+            taken = self.change(lambda document, _: self._claim_or_refuse(document, entry, owner))
         except BaseException:
             self.ledger.owner.give_up(entry.id)
             raise
@@ -119,26 +109,17 @@ class Audit:
         waited; a requested one resets both. The batch is no longer abandoned.
         """
 
-        def step(document: dict[str, Any]) -> dict[str, Any]:
+        def step(document: dict[str, Any], now: float) -> dict[str, Any]:
             if not _holds(document, entry):
                 return document
             marked = _mark(document, entry.id, **entry.model_dump(exclude={"id"}))
-            return {**marked, **self._count(document, entry, counts), "abandoned_at": None}
+            return {**marked, **_count(document, entry, counts, now), "abandoned_at": None}
 
-        return _holds(self._change(step), entry)
-
-    def _count(self, document: dict[str, Any], entry: AuditEntry, counts: bool) -> dict[str, Any]:
-        if entry.asked != "auto":
-            return NO_RECOVERIES
-        now, waits = self.ledger.store.now(), document["waits"]
-        if counts:
-            return {"automatic": document["automatic"] + 1, "automatic_at": now}
-        since = document["waits_since"] or now
-        return {"automatic_at": now, "waits": waits + 1, "waits_since": since}
+        return _holds(self.change(step), entry)
 
     def finish(self, entry: AuditEntry) -> None:
         """Record the outcome, and release the claim."""
-        end = partial(self._change, lambda document: _end(document, entry, self.ledger.store.now()))
+        end = partial(self.change, lambda document, now: _end(document, entry, now))
         try:
             end()
         except StoreUnavailable:
@@ -151,17 +132,13 @@ class Audit:
         """Record something that needs no claim. What is settled resets the count of automatic recoveries."""
         entry = self.entry(by, asked, reason, **more)
         reset = NO_RECOVERIES if entry.outcome == "settled" else {}
-        self._change(lambda document: {**_with(document, entry), **reset})
+        self.change(lambda document, _: {**_with(document, entry), **reset})
         return entry
 
     def entry(self, by: str, asked: str, reason: str | None = None, **more: Any) -> AuditEntry:
         now = self.ledger.store.now()
         request = {"by": one_line(by) or "unknown", "asked": asked, "reason": one_line(reason)}
         return AuditEntry(id=uuid4().hex, at=now, **request, **more)
-
-    def _change(self, step: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        new = _new(self.batch_id)
-        return change(self.ledger.store, self.place, lambda stored: step(stored or new), AUDIT_SECONDS)
 
 
 # -- the document
@@ -172,17 +149,22 @@ def entries_of(document: dict[str, Any]) -> tuple[AuditEntry, ...]:
 
 
 def trail_of(document: dict[str, Any]) -> RecoveryTrail:
+    trail = {"abandoned_at": None, **NO_RECOVERIES, **document}  # version 0.2 writes no waits
     fields = ("automatic", "automatic_at", "abandoned_at", "waits", "waits_since")
-    return RecoveryTrail(*(document[field] for field in fields))
+    return RecoveryTrail(*(trail[field] for field in fields))
 
 
-def _new(batch_id: str) -> dict[str, Any]:
-    log = {"batch": batch_id, "total": 0, "entries": [], "claim": None, "abandoned_at": None}
-    return {**log, **NO_RECOVERIES}
+def _count(document: dict[str, Any], entry: AuditEntry, counts: bool, now: float) -> dict[str, Any]:
+    if entry.asked != "auto":
+        return NO_RECOVERIES
+    if counts:
+        return {"automatic": document["automatic"] + 1, "automatic_at": now}
+    since, waits = document.get("waits_since") or now, document.get("waits", 0)
+    return {"automatic_at": now, "waits": waits + 1, "waits_since": since}
 
 
 def _with(document: dict[str, Any], entry: AuditEntry) -> dict[str, Any]:
-    written = entry.model_dump(mode="json")
+    written = {**entry.model_dump(mode="json"), "ended": None}  # version 0.2 reads and sets it
     return {**document, "entries": [*document["entries"], written][-KEPT:], "total": document["total"] + 1}
 
 
@@ -205,7 +187,6 @@ def _end(document: dict[str, Any], entry: AuditEntry, now: float) -> dict[str, A
 
 
 ARCHIVES = "effects-archive/"
-ARCHIVE_SECONDS = 365 * 86_400.0
 
 
 def _archive(ledger: Ledger, batch_id: str, why: str, by: str) -> list[tuple[str, Document]]:
@@ -215,7 +196,7 @@ def _archive(ledger: Ledger, batch_id: str, why: str, by: str) -> list[tuple[str
     for _, document in effects:
         place = place_of(batch_id, document.value["claim"], ARCHIVES)
         copy = {"archived_at": ledger.store.now(), "effect": document.value, "why": why, "by": by}
-        change(ledger.store, place, lambda _, copy=copy: copy, ARCHIVE_SECONDS)
+        change(ledger.store, place, lambda _, copy=copy: copy, YEAR)
     return effects
 
 
@@ -260,7 +241,7 @@ def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
     removed = sum(ledger.store.delete(place, document.version) for place, document in effects)
     remove_aliases(ledger.store, batch_id)
     # While the archive exists, a later run of the batch is refused: its records are not in the ledger.
-    change_batch(ledger, batch_id, lambda document: document and {**document}, ARCHIVE_SECONDS)
+    change_batch(ledger, batch_id, lambda document: document and {**document}, YEAR)
     place = place_of(batch_id, prefix=SAGAS)[:-1]
     saga = ledger.store.load(place)
     if saga is not None:

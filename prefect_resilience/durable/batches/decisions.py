@@ -189,9 +189,8 @@ def hint_for(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> Reco
 
 def decide(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryReport:
     """What to do. `chance` in [0, 1) is for the jitter of the delay."""
-    refusal = _refusal(seen, asked)
-    if refusal is not None:
-        return refusal
+    if (why := _why_refused(seen, asked)) is not None:
+        return decided(seen, None, "refused", why, None if seen.run is None else seen.run.next_at)
     if asked.strategy == AUTO:
         return _by_hint(seen, asked, chance)
     if asked.strategy == "manual_only":
@@ -208,13 +207,12 @@ def decide(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> Recove
     return _restart(seen, asked, strategy, "a restart was requested", seen.now)
 
 
-def _refusal(seen: BatchSnapshot, asked: RecoveryRequest) -> RecoveryReport | None:
+def _why_refused(seen: BatchSnapshot, asked: RecoveryRequest) -> str | None:
     if seen.busy:
-        why = (
+        return (
             f"its effect {seen.busy[0]!r} is in progress: wait for its end; if its process hangs, end it, "
             "or settle the effect with force"
         )
-        return decided(seen, None, "refused", why)
     run = seen.run
     if run is None or asked.force or run.type in ENDED_BADLY | {"COMPLETED"}:
         return None
@@ -222,15 +220,13 @@ def _refusal(seen: BatchSnapshot, asked: RecoveryRequest) -> RecoveryReport | No
         waits = "already waits for a worker"
         if run.in_process:
             waits = "waits in its process for a retry: use force if that process is certainly gone"
-        why = f"its flow run {run.name!r} is {run.state} and {waits}"
-        return decided(seen, None, "refused", why, run.next_at)
+        return f"its flow run {run.name!r} is {run.state} and {waits}"
     if run.type == "PAUSED":
-        return decided(seen, None, "refused", f"its flow run {run.name!r} is {run.state}: resume it")
-    why = (
+        return f"its flow run {run.name!r} is {run.state}: resume it"
+    return (
         f"its flow run {run.name!r} is {run.state}: wait for its end, "
         "or use force if its process is certainly gone"
     )
-    return decided(seen, None, "refused", why)
 
 
 def _by_hint(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryReport:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import quote
 
 from prefect_resilience.base import places
@@ -218,6 +218,32 @@ class Ledger:
             again = False
             stored = self.store.load(place)
         raise StoreUnavailable(f"too many concurrent changes to the effect {place!r}: try again")
+
+
+YEAR = 365 * 86_400.0
+"""So many seconds after the last change a batch's logs and its archive are removed."""
+
+
+class BatchLog:
+    """A document of one batch beside its effects. Every method may block, and raise StoreUnavailable."""
+
+    prefix: ClassVar[str]
+    new: ClassVar[dict[str, Any]]
+    """The document before the first change."""
+
+    def __init__(self, ledger: Ledger, batch_id: str) -> None:
+        self.ledger = ledger
+        self.batch_id = batch_id
+        self.place: str = place_of(batch_id, prefix=self.prefix)[:-1]
+
+    def document(self) -> dict[str, Any]:
+        stored = self.ledger.store.load(self.place)
+        return {**self.new, "batch": self.batch_id} if stored is None else stored.value
+
+    def change(self, step: Callable[[dict[str, Any], float], dict[str, Any]]) -> dict[str, Any]:
+        """The document after a step, which gets the document and the store's time."""
+        store, new = self.ledger.store, {**self.new, "batch": self.batch_id}
+        return change(store, self.place, lambda stored: step(stored or new, store.now()), YEAR)
 
 
 OPEN = frozenset({"intended", "unknown", "failed", "compensating"})

@@ -17,7 +17,7 @@ from typing import Any
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.effects.current import sent_key
-from prefect_resilience.durable.effects.ledger import Ledger, is_open, place_of
+from prefect_resilience.durable.effects.ledger import BatchLog, is_open, place_of
 from prefect_resilience.durable.effects.model import EffectDocument, generation_of
 from prefect_resilience.durable.sagas.compensations import (
     RollbackReport,
@@ -182,23 +182,16 @@ def savepoints_of(saga: SagaDocument) -> dict[str, float]:
     return {savepoint["name"]: savepoint["at"] for savepoint in saga["savepoints"]}
 
 
-def new_saga(batch_id: str) -> SagaDocument:
-    return {"batch": batch_id, "savepoints": [], "rollback": None, "last": None}
-
-
 # -- the log of a batch's savepoints and rollbacks in the store
 
 SAGAS = "effects-saga/"
-SAGA_SECONDS = 365 * 86_400.0
 
 
-class SagaLog:
-    """The savepoints and rollbacks of one batch. Every method may block and raise StoreUnavailable."""
+class SagaLog(BatchLog):
+    """The savepoints and rollbacks of one batch."""
 
-    def __init__(self, ledger: Ledger, batch_id: str) -> None:
-        self.ledger = ledger
-        self.batch_id = batch_id
-        self.place: str = place_of(batch_id, prefix=SAGAS)[:-1]
+    prefix = SAGAS
+    new = {"savepoints": [], "rollback": None, "last": None}  # noqa: RUF012
 
     def begin(self, claim: str, to: str | None) -> float | None:
         """Claim the batch's rollback, until `end` or `give_up`. Returns the time to go back to; None: its
@@ -210,7 +203,7 @@ class SagaLog:
         ended = self._end_of(to)
         owner = self.ledger.owner.hold(claim)
         try:
-            saga = self._change(
+            saga = self.change(
                 lambda saga, now: begin(saga, claim, owner, self._is_busy(saga), to, now, ended)
             )
         except (EffectBusy, ConfigurationError):
@@ -224,13 +217,13 @@ class SagaLog:
     def plan(self, to: str | None) -> RollbackReport:
         """What a rollback would compensate, if no other rollback ran; nothing is changed."""
         now, ended = self.ledger.store.now(), self._end_of(to)
-        saga = begin(self.saga(), "", "", False, to, now, ended)
+        saga = begin(self.document(), "", "", False, to, now, ended)
         effects = (document for document, _ in self.ledger.effects(self.batch_id))
         return plan_rollback(self.batch_id, to, to_undo(effects, saga["rollback"]["since"]))
 
     def _end_of(self, to: str | None) -> float | None:
         """When the other batch `to` ended; None if there is none, or `to` is a savepoint."""
-        if to is None or to == self.batch_id or to in savepoints_of(self.saga()):
+        if to is None or to == self.batch_id or to in savepoints_of(self.document()):
             return None
         effects = self.ledger.effects(to)
         if any(alive for _, alive in effects):
@@ -238,7 +231,7 @@ class SagaLog:
         return max((_completion(document)[0] for document, _ in effects), default=None)
 
     def end(self, claim: str, report: RollbackReport) -> None:
-        self._change(lambda saga, now: end(saga, claim, {"at": now, "to": report.to, **report.counts}))
+        self.change(lambda saga, now: end(saga, claim, {"at": now, "to": report.to, **report.counts}))
         self.ledger.owner.drop(claim)
 
     def give_up(self, claim: str) -> None:
@@ -247,13 +240,8 @@ class SagaLog:
 
     def mark(self, name: str) -> float:
         """Set a savepoint, or find an existing one. Returns its time."""
-        saga = self._change(lambda saga, now: mark(saga, name, self._is_busy(saga), now))
+        saga = self.change(lambda saga, now: mark(saga, name, self._is_busy(saga), now))
         return savepoints_of(saga)[name]
-
-    def saga(self) -> SagaDocument:
-        """The document of the batch's savepoints and rollbacks."""
-        document = self.ledger.store.load(self.place)
-        return new_saga(self.batch_id) if document is None else document.value
 
     def effect(self, key: str) -> EffectDocument | None:
         document = self.ledger.store.load(place_of(self.batch_id, key))
@@ -281,11 +269,6 @@ class SagaLog:
     def _is_busy(self, saga: SagaDocument) -> bool:
         rollback = saga["rollback"]
         return rollback is not None and self.ledger.owner.lives(rollback["owner"], rollback["claim"])
-
-    def _change(self, step: Callable[[SagaDocument, float], SagaDocument]) -> SagaDocument:
-        """The saga's document after a step. It expires a year after the last one."""
-        store, new = self.ledger.store, new_saga(self.batch_id)
-        return change(store, self.place, lambda saga: step(saga or new, store.now()), SAGA_SECONDS)
 
 
 def plan_rollback(batch_id: str, to: str | None, todo: ToUndo) -> RollbackReport:

@@ -96,12 +96,15 @@ def test_what_is_to_be_undone_the_last_first_and_what_stays() -> None:
 # -- savepoints, and who rolls back
 
 
+NEW = {**undo.SagaLog.new, "batch": "b"}
+
+
 def since(saga: dict[str, Any]) -> float | None:
     return saga["rollback"]["since"]
 
 
 def test_one_rollback_at_a_time():
-    saga = undo.begin(undo.new_saga("b"), "r1", "me", False, None, 1.0)
+    saga = undo.begin(NEW, "r1", "me", False, None, 1.0)
     assert since(saga) is None
     with pytest.raises(EffectBusy):
         undo.begin(saga, "r2", "you", True, None, 2.0)
@@ -119,7 +122,7 @@ def test_one_rollback_at_a_time():
     [("one", "two", 1.0), ("two", "one", 1.0), (None, "two", None), ("two", None, None), ("one", "one", 1.0)],
 )
 def test_of_a_rollback_that_was_cut_off_and_the_next_the_farther_back_counts(first, second, back_to):
-    saga = undo.mark(undo.new_saga("b"), "one", False, 1.0)
+    saga = undo.mark(NEW, "one", False, 1.0)
     saga = undo.mark(saga, "two", False, 2.0)
     saga = undo.begin(saga, "r1", "me", False, first, 3.0)
     assert since(undo.begin(saga, "r2", "me", False, second, 4.0)) == back_to
@@ -175,7 +178,7 @@ class Real:
 
     def __init__(self) -> None:
         self.effects: dict[str, Any] = {}
-        self.saga: Any = undo.new_saga("b")
+        self.saga: Any = NEW
         self.now = 0.0
         self.sent: list[str] = []
         self.undone: list[str] = []

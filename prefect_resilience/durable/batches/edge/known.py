@@ -100,7 +100,7 @@ def prune(
 def _may_go(ledger: Ledger, batch: BatchSummary, before: float) -> bool:
     """Whether nothing happened in a batch since, and nothing in it is unfinished or, unless it was abandoned,
     in doubt."""
-    saga = SagaLog(ledger, batch.batch_id).saga()
+    saga = SagaLog(ledger, batch.batch_id).document()
     marks = (*saga["savepoints"], saga["rollback"], saga["last"])
     if batch.intended or any(mark is not None and mark["at"] >= before for mark in marks):
         return False

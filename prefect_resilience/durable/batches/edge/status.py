@@ -198,23 +198,20 @@ class BatchStatus:
         It is computed at the first access and asks the Prefect API for the state of the run. Without the API,
         the effects alone decide. Raises StoreUnavailable.
         """
-        ledger = self._live_in
-        return None if ledger is None else hint_of(ledger, self.batch_id)
+        if self._ledger is None or self.archived is not None:
+            return None
+        return hint_of(self._ledger, self.batch_id)
 
     @cached_property
     def _run(self) -> BatchRun | None:
         from prefect_resilience.durable.batches.edge.flow_runs import find_run
 
-        if self._live_in is None:
+        if self._ledger is None or self.archived is not None:
             return None
         newest = max(self.effects, key=attrgetter("intended_at"), default=None)
         with suppress(ApiUnavailable):
             return find_run(self.batch_id, newest and newest.flow_run_id)
         return None
-
-    @property
-    def _live_in(self) -> Ledger | None:
-        return self._ledger if self.archived is None else None
 
     @property
     def state(self) -> str | None:
@@ -335,7 +332,7 @@ def newest_copies(kept: Iterable[dict[str, Any]]) -> list[EffectDocument]:
 def _status(document: EffectDocument, busy: bool) -> EffectStatus:
     undo: dict[str, Any] = document.get("compensation") or {}
     error: dict[str, Any] | None = document["error"] or undo.get("error")
-    recorded = {part.name: document.get(part.name) for part in fields(EffectStatus)}
+    recorded: dict[str, Any] = {part.name: document.get(part.name) for part in fields(EffectStatus)}
     changes: dict[str, Any] = {
         "state": state_of(document, busy),
         "result": shown(document["result"]),
