@@ -190,7 +190,8 @@ def hint_for(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> Reco
 def decide(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryReport:
     """What to do. `chance` in [0, 1) is for the jitter of the delay."""
     if (why := _why_refused(seen, asked)) is not None:
-        return decided(seen, None, "refused", why, None if seen.run is None else seen.run.next_at)
+        at = seen.run.next_at if seen.run is not None and seen.run.type == "SCHEDULED" else None
+        return decided(seen, None, "refused", why, at)
     if asked.strategy == AUTO:
         return _by_hint(seen, asked, chance)
     if asked.strategy == "manual_only":
