@@ -31,7 +31,7 @@ LIMITS = {
     "class names that stand twice": 0,
     "files with stubs": 299,
     "tests, lines of code": 59915,
-    "functions named by a participle, %": 2.5,
+    "functions named by a participle, %": 2.4,
     "assignments to vague names, %": 0.1,
     "file names that stand twice": 5,
 }

@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
@@ -68,7 +68,7 @@ def judge(response: Any) -> Steps[Exception | None]:
     stream = response.stream
     response.stream = rest = _stream_class(_Rest, library_of(response))(response)
     isasync = hasattr(stream, "__aiter__") and not hasattr(stream, "__iter__")
-    whole: bool = yield from rest.read_some(isasync)
+    whole = cast("bool", (yield from rest.read_some(isasync)))
     return _unwell(response, b"".join(rest.read) if whole else None)
 
 

@@ -149,7 +149,7 @@ def entries_of(document: dict[str, Any]) -> tuple[AuditEntry, ...]:
 
 
 def trail_of(document: dict[str, Any]) -> RecoveryTrail:
-    trail = {"abandoned_at": None, **NO_RECOVERIES, **document}  # version 0.2 writes no waits
+    trail: dict[str, Any] = {"abandoned_at": None, **NO_RECOVERIES, **document}  # version 0.2 writes no waits
     fields = ("automatic", "automatic_at", "abandoned_at", "waits", "waits_since")
     return RecoveryTrail(*(trail[field] for field in fields))
 

@@ -157,7 +157,8 @@ class ResilientFlow(Flow[P, R]):
     def wrap(cls, flow: Flow[P, R], **options: Unpack[ResilienceFlowOptions]) -> ResilientFlow[P, R]:
         """A resilient copy of `flow`; the flow itself is not changed."""
         ours, theirs = split(options)
-        check_wrapped("flow", flow, isinstance(flow, Flow), isinstance(flow, ResilientFlow), theirs)
+        is_flow = isinstance(flow, Flow)  # pyright: ignore[reportUnnecessaryIsInstance]
+        check_wrapped("flow", flow, is_flow, isinstance(flow, ResilientFlow), theirs)
         return cls._of(flow, make_guard(flow.fn, ours))
 
     @classmethod

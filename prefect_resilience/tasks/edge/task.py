@@ -110,7 +110,8 @@ class ResilientTask(Task[P, R]):
         ours, theirs = split(options)
         inner = getattr(task, "fn", None)
         is_resilient = isinstance(task, ResilientTask) or isinstance(inner, ResilientTask)
-        check_wrapped("task", task, isinstance(task, Task), is_resilient, theirs)
+        is_task = isinstance(task, Task)  # pyright: ignore[reportUnnecessaryIsInstance]
+        check_wrapped("task", task, is_task, is_resilient, theirs)
         policy = policy_of(task, ours, {})
         ours = restarting(task, ours, asked=task.retries > 0)
         return cls._of(task, make_guard(task.fn, task.isasync, policy, ours), ours)

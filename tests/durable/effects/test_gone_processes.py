@@ -374,14 +374,14 @@ def test_what_came_to_its_own_end_meanwhile_keeps_it(client, deployed, made, mon
     flow_run_id = deployed(Running())
     lost = made(flow_run_id, Running())
     client.set_flow_run_state(flow_run_id, Crashed(), force=True)
-    looked = closing.left_behind
+    looked = closing.find_lost_runs
 
     def then_it_ends(*given, **more):
         found = looked(*given, **more)
         client.set_task_run_state(lost, Completed(), force=True)
         return found
 
-    monkeypatch.setattr(closing, "left_behind", then_it_ends)
+    monkeypatch.setattr(closing, "find_lost_runs", then_it_ends)
     assert close_left_behind(client, client.read_flow_run(flow_run_id), settles=0) == Closed(0, 1)
     assert state_of(client, lost).is_completed()
 

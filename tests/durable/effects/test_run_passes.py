@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prefect.client.schemas.objects import State, StateType, TaskRun
 
-from prefect_resilience.durable.batches.edge.closing import SETTLES, left_behind
+from prefect_resilience.durable.batches.edge.closing import SETTLES, find_lost_runs
 from prefect_resilience.durable.batches.run_passes import (
     RECOVERED,
     RunOrigin,
@@ -182,7 +182,7 @@ AGAIN = (*KILLED, ("AwaitingRetry", 31), ("Pending", 33), ("Running", 35))
 
 
 def closed(run, run_passes, now, **more) -> list[str]:
-    return [*left_behind([run], run_passes, AT + now, **more).values()]
+    return [*find_lost_runs([run], run_passes, AT + now, **more).values()]
 
 
 def test_what_a_crashed_pass_left_running_or_pending():

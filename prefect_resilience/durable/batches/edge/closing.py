@@ -62,7 +62,7 @@ LONG = 3_600.0
 """Seconds without a change after which a task run is closed although it moved after the end of its pass."""
 
 
-def left_behind(
+def find_lost_runs(
     runs: Iterable[TaskRun],
     passes: Sequence[RunPass],
     now: float,
@@ -145,7 +145,7 @@ def close_left_behind(
     if not runs:
         return Closed()
     passes = passes_of(states_of(client, flow_run.id), run_count=flow_run.run_count)
-    lost = left_behind(runs, passes, time.time(), only_crashed=only_crashed, settles=settles)
+    lost = find_lost_runs(runs, passes, time.time(), only_crashed=only_crashed, settles=settles)
     if dry_run or not lost:
         return Closed(0, len(lost))
     jobs = {run_id: partial(_close, client, run_id, message) for run_id, message in lost.items()}

@@ -15,13 +15,12 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, State, WorkerStatus
-from prefect.client.schemas.responses import SetStateStatus
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
@@ -114,9 +113,8 @@ def run_again(run_id: UUID, at: float | None, why: str) -> str | None:
 def set_state(client: SyncPrefectClient, run_id: UUID, state: State[Any]) -> State[Any] | str:
     """The new state of a flow run; or why the API rejected it. A final state that was set meanwhile stays."""
     answer = client.set_flow_run_state(run_id, state)
-    if answer.status is SetStateStatus.ACCEPT and answer.state is not None:
-        return answer.state
-    return redact(str(getattr(answer.details, "reason", None) or f"the API answered {answer.status.value}"))
+    refusal = refusal_of(answer)
+    return cast("State[Any]", answer.state) if refusal is None else refusal
 
 
 _asking = partial(asking, ApiUnavailable, "the Prefect API is unavailable", (ObjectNotFound,))
