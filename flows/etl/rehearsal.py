@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from tempfile import TemporaryDirectory
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,7 +25,6 @@ def receiver(took: Callable[[str, str], None]) -> Iterator[dict[str, str]]:
             took("webhook", request.headers.get("Idempotency-Key", ""))
             return await super().receive(request)
 
-    folder = os.environ["PREFECT_RESILIENCE_REHEARSAL_FOLDER"]
-    os.environ["ETL_DATABASE_URL"] = f"sqlite:///{folder}/orders.db"
-    with running(CountingShop({})) as address:
+    with TemporaryDirectory() as folder, running(CountingShop({})) as address:
+        os.environ["ETL_DATABASE_URL"] = f"sqlite:///{folder}/orders.db"
         yield {"api": address, "webhook": f"{address}/webhook", "day": "2026-11-23"}

@@ -13,8 +13,8 @@ What happened is written to the job's book, line by line, so that it outlives a 
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
-import inspect
 import json
 import os
 import signal
@@ -26,7 +26,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -66,22 +66,22 @@ WAITING = ("threading.py", "queue.py", "_base.py", "selectors.py")
 
 @dataclass
 class AuditGuard:
-    """Rejects what would leave this machine, but to allowed hosts. `tell` gets each rejection."""
+    """Rejects what would leave this machine, but to these hosts. `tell` gets each rejection."""
 
-    hosts: Iterable[str]
+    hosts: frozenset[str]
     tell: Callable[[str], None] = lambda why: None
 
     def check(self, event: str, args: tuple[Any, ...]) -> None:
         """Raise an error if the event may not happen."""
-        rejected, allowed = "", LOOPBACK.union(self.hosts)
+        rejected = ""
         if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
             place: Any = args[1] or ("localhost", 0)
             host = _text(place) if isinstance(place, str | bytes) else place[0]  # the path of a Unix socket
-            if host not in allowed and not str(host).startswith(os.environ.get("TMPDIR") or "/nowhere"):
+            if host not in self.hosts and not str(host).startswith(os.environ.get("TMPDIR") or "/nowhere"):
                 rejected = f"a connection to {place}"
         elif event in LOOK_UPS:
             host = _text(args[0][0] if isinstance(args[0], tuple) else args[0])
-            if host not in {*allowed, "", "None", socket.gethostname()}:
+            if host not in {*self.hosts, "", "None", socket.gethostname()}:
                 rejected = f"a look-up of the host {host}"
         elif event == "import":
             if not DRIVERS.isdisjoint((args[0], args[0].partition(".")[0])):
@@ -100,7 +100,7 @@ def _text(value: Any) -> str:
 
 def guard_child() -> AuditGuard:
     """Guard this process and its forks. `sitecustomize` calls it in each Python that is started."""
-    guard = AuditGuard(os.environ[HOSTS].split(","))
+    guard = AuditGuard(LOOPBACK.union(os.environ[HOSTS].split(",")))
     sys.addaudithook(guard.check)
     return guard
 
@@ -108,20 +108,19 @@ def guard_child() -> AuditGuard:
 # -- the points, and what happened at them
 
 
+@dataclass(eq=False, kw_only=True)
 class Seams(Witness):
     """Counts the points of this process, and kills it at one of them."""
 
-    def __init__(self, book: Path, point: Point | None, ports: Iterable[int]) -> None:
-        super().__init__()
-        self.book: Path = book
-        self.point: Point | None = point
-        self.ports: Iterable[int] = ports
-        self.pid: int = os.getpid()
-        self.counts: Counter[tuple[str, str]] = Counter()
-        self.lock: threading.Lock = threading.Lock()
-        self.busy: threading.local = threading.local()
-        self.opened = False
-        """Whether the flow has begun."""
+    book: Path
+    point: Point | None
+    ports: Iterable[int]
+    pid: int = field(default_factory=os.getpid)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    busy: threading.local = field(default_factory=threading.local)
+    opened: bool = False
+    """Whether the flow has begun."""
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
         if not self.opened or getattr(self.busy, "now", False):
@@ -154,7 +153,7 @@ class Seams(Witness):
         with self.lock:
             self.counts[how, name] += 1
             point = Point(how, name, self.counts[how, name])
-            write_line(self.book, "point", point=point)
+            write_line(self.book, passed=[point])
         if point == self.point:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -173,19 +172,13 @@ def _waiting_places() -> Iterator[tuple[str, str, str]]:
     """The stack's id, the task, and the line of each stack that waits in a client."""
     loops: dict[int, Any] = {}
     for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
-        stack = [*_frames(frame)][::-1]
+        stack = [caller for caller, _ in traceback.walk_stack(frame)][::-1]
         yield from _place_of(f"thread {ident}", stack)
         running = [frame.f_locals["self"] for frame in stack if frame.f_code.co_name == "run_forever"]
         loops |= {id(loop): loop for loop in running}
     for loop in loops.values():
         for task in asyncio.all_tasks(loop):
             yield from _place_of(f"task {id(task)}", [*_frames_of(task.get_coro())])
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 AWAITED = {"cr_frame": "cr_await", "gi_frame": "gi_yieldfrom", "ag_frame": "ag_await"}
@@ -217,10 +210,10 @@ def _is_users(file: str) -> bool:
 
 
 def _users_line() -> str:
-    frame = next(
-        (item for item in _frames(inspect.currentframe()) if _is_users(item.f_code.co_filename)), None
-    )
-    return "" if frame is None else f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
+    for frame, line in traceback.walk_stack(None):
+        if _is_users(frame.f_code.co_filename):
+            return f"{os.path.relpath(frame.f_code.co_filename)}:{line}"
+    return ""
 
 
 # -- a run
@@ -229,20 +222,19 @@ def _users_line() -> str:
 def run_job(job: dict[str, Any], guard: AuditGuard) -> None:
     """Run the flow of a job in this process, up to its point."""
     folder = Path(job["folder"])
-    book = folder / f"book-{job['number']}"
-    point = Point(*job["point"]) if job["point"] and job["number"] == 1 else None
-    seams = Seams(book, point, job["ports"])
-    guard.tell = lambda why: write_line(book, "rejected", why=why, line=_users_line())
+    book, is_first = folder / "book", (folder / "questions").exists()
+    seams = Seams(book=book, point=job["point"] and Point(*job["point"]), ports=job["ports"])
+    guard.tell = lambda why: write_line(book, rejected=[f"{why} was rejected ({_users_line()})"])
     sys.addaudithook(seams.hook)
     try:
         flow, parameters = _load_call(folder / "call")
-        if job["point"] is None:
+        if is_first:
             threading.Thread(target=answer_questions, args=(folder,), daemon=True).start()
         _run(flow, parameters, folder, seams)
-        if job["point"] is None:
-            write_line(book, "libraries", names=[*_libraries()])
+        if is_first:
+            write_line(book, libraries=[*_libraries()])
     except ConfigurationError as error:
-        write_line(book, "mistake", why=str(error))
+        write_line(book, mistake=str(error))
 
 
 def _libraries() -> Iterator[str]:
@@ -281,23 +273,18 @@ def _run(flow: Any, parameters: dict[str, Any], folder: Path, seams: Seams) -> N
     state: Any = asyncio.run(ended) if flow.isasync else ended
     seams.opened = False
     error: Any = cast("Any", get_state_exception)(state) if state.is_failed() else None
-    effects = [*_effects()]
-    write_line(
-        seams.book,
-        "end",
-        state=state.type.value,
-        message=str(state.message or ""),
-        stopped=isinstance(error, InDoubt | NotRecorded)
-        or (error is not None and "unknown" in [effect[2] for effect in effects]),
-        effects=effects,
-    )
+    effects = dict(_effects())
+    in_doubt = error is not None and "unknown" in [state for _, state, _ in effects.values()]
+    stopped = in_doubt or isinstance(error, InDoubt | NotRecorded)
+    message = str(state.message or "")
+    write_line(seams.book, state=state.type.value, message=message, stopped=stopped, effects=effects)
 
 
-def _effects() -> Iterator[tuple[str, str, str, str]]:
-    """The key, kind, state and task of each effect in the ledger of this case."""
+def _effects() -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """The key of each effect in the ledger of this case, with its kind, state and task."""
     for _, document in scan_all(open_ledger().store, PREFIX):
         effect, recipe = document.value, document.value.get("recipe") or {"task": ""}
-        yield effect["key"], effect["kind"], effect["state"], recipe["task"].rpartition(".")[2]
+        yield effect["key"], (effect["kind"], effect["state"], recipe["task"].rpartition(".")[2])
 
 
 def _enter(job: dict[str, Any]) -> None:
@@ -307,7 +294,6 @@ def _enter(job: dict[str, Any]) -> None:
     environment = {**job["environment"], HOSTS: os.environ[HOSTS]}
     os.environ.clear()
     os.environ.update(environment)
-    os.chdir(job["cwd"])
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     log = os.open(Path(job["folder"]) / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
@@ -324,6 +310,7 @@ def serve_runs() -> None:
         for name in job["libraries"]:
             with suppress(Exception):  # the program imports it again, and sees why
                 importlib.import_module(name)
+        gc.freeze()  # or each collection of a child visits all that its parent imported
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -355,18 +342,23 @@ def wait_for_end(pid: int, seconds: float) -> int:
             os.killpg(pid, signal.SIGKILL)
 
 
-def main() -> None:
-    """`api`: a Prefect API until stdin is closed. `runs`: one run for each line of stdin."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if sys.argv[1:] == ["api"]:
-        from prefect.server.api.server import SubprocessASGIServer  # slow to load, and of no use to a run
+def serve_api() -> None:
+    """Serve a Prefect API until stdin is closed; print its address once it answers."""
+    import uvicorn  # slow to load, and of no use to a run
+    from prefect.server.api.server import create_app
 
-        with SubprocessASGIServer() as server:
-            print(server.api_url, flush=True)
+    config = uvicorn.Config(create_app(ephemeral=True, final=True), log_level="error")
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        while thread.is_alive() and not server.started:
+            time.sleep(0.05)
+        if server.started:
+            print(f"http://127.0.0.1:{listener.getsockname()[1]}/api", flush=True)
             sys.stdin.read()
-    else:
-        serve_runs()
 
 
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    {"api": serve_api, "runs": serve_runs}[sys.argv[1]]()

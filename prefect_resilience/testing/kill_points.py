@@ -46,10 +46,10 @@ def stable(text: str) -> str:
     return _CHANGES.sub("*", text)
 
 
-def write_line(path: Path, what: str, **about: Any) -> None:
-    """Add a line to the book of a run, which outlives its process."""
-    with open(path, "ab", buffering=0) as file:
-        file.write(json.dumps({"what": what, **about}).encode() + b"\n")
+def write_line(book: Path, **fields: Any) -> None:
+    """Add a line to the book of a case, which outlives its processes: fields of the `Case`."""
+    with open(book, "ab", buffering=0) as file:
+        file.write(json.dumps(fields).encode() + b"\n")
 
 
 class Point(NamedTuple):
@@ -64,6 +64,10 @@ class Point(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.how} {self.name}" + (f" #{self.nth}" if self.nth > 1 else "")
+
+
+UNDISTURBED = Point("without", "a kill")
+"""The point of the second run that nothing disturbs: what it shows, no kill has made."""
 
 
 class CodePlace(NamedTuple):
@@ -102,31 +106,42 @@ class Thing:
 class Case:
     """What one case came to: a run that was disturbed at `point`, and the runs that recovered it.
 
+    passed: the points that its runs passed, as they wrote them.
+    rejected: what was rejected, and from which line.
+    libraries: the modules of libraries that were imported.
+    mistake: why the flow cannot be rehearsed.
     state: the state in which the last run ended; None if it did not end in time.
-    doubts: the key and the task of each effect that is in doubt.
-    repeatable: the keys of idempotent effects, whose receiver takes a repeated one once.
+    effects: the kind, state and task of each effect in the ledger, by its key.
     """
 
     point: Point | None = None
     things: list[Thing] = field(default_factory=list["Thing"])
-    reached: bool = False
+    kills: int = 0
+    passed: list[Any] = field(default_factory=list[Any])
+    rejected: list[str] = field(default_factory=list[str])
+    libraries: list[str] = field(default_factory=list[str])
+    mistake: str = ""
     state: str | None = None
     message: str = ""
     stopped: bool = False
-    doubts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    repeatable: set[str] = field(default_factory=set[str])
+    effects: dict[str, tuple[str, str, str]] = field(default_factory=dict[str, tuple[str, str, str]])
 
-    def read_book(self, book: Path) -> list[dict[str, Any]]:
-        """Take from the book of a run which points it passed, and how it ended. Returns the lines."""
-        lines = [json.loads(line) for line in book.read_bytes().splitlines()]
-        for line in lines:
-            if line["what"] == "point":
-                self.reached |= Point(*line["point"]) == self.point
-            elif line["what"] == "end":
-                self.state, self.message, self.stopped = line["state"], line["message"], line["stopped"]
-                self.doubts = [(key, task) for key, _, state, task in line["effects"] if state == "unknown"]
-                self.repeatable = {key for key, kind, _, _ in line["effects"] if kind != "external"}
-        return lines
+    def read(self, book: Iterable[str]) -> None:
+        """Take what a run wrote to the book: lists grow, other fields are replaced."""
+        for line in book:
+            for name, value in json.loads(line).items():
+                before = getattr(self, name)
+                setattr(self, name, [*before, *value] if isinstance(before, list) else value)
+
+    @property
+    def points(self) -> list[Point]:
+        """The points that its runs passed."""
+        return [*dict.fromkeys(Point(*passed) for passed in self.passed)]
+
+    @property
+    def doubts(self) -> dict[str, str]:
+        """The task of each effect that is in doubt, by its key."""
+        return {key: task for key, (_, state, task) in self.effects.items() if state == "unknown"}
 
     @property
     def trouble(self) -> str:
@@ -140,7 +155,8 @@ class Case:
         """The things as their receivers count them: an idempotent effect's key counts once."""
         things: dict[Any, Thing] = {}
         for number, thing in enumerate(self.things):
-            things.setdefault((thing.name, thing.key) if thing.key in self.repeatable else number, thing)
+            is_external = self.effects.get(thing.key, ("external",))[0] == "external"
+            things.setdefault(number if is_external else (thing.name, thing.key), thing)
         return list(things.values())
 
 
@@ -185,7 +201,7 @@ class CaseReceivers:
         hows = ("before", "after", "cut") if thing.method and changes else ("before", "after")
         points = {how: Point(how, name, self._counts[name]) for how in hows}
         for point in points.values():
-            write_line(self.book, "point", point=point)
+            write_line(self.book, passed=[point])
         place = self.ask()
         struck = next((how for how in hows if points[how] == self.case.point), "")
         if struck in ("before", "after") and self.pid:
@@ -251,16 +267,14 @@ def choose(points: Sequence[Point], most: int) -> list[Point]:
 
 def judge(expected: Case, case: Case) -> dict[Thing, Outcome]:
     """The verdict on each thing of the first run, by what the case's receivers got."""
-    surplus = _surplus(expected.taken, case.taken)
-    doubted_keys = {key for key, _ in case.doubts}
-    doubted_tasks = {task for _, task in case.doubts}
+    surplus, doubts = _surplus(expected.taken, case.taken), case.doubts
     verdicts: dict[Thing, Outcome] = {}
     for thing in dict.fromkeys(expected.taken):
         if surplus[thing.identity] > 0 and thing.method not in REPEATABLE:
             verdicts[thing] = "twice"
         elif surplus[thing.identity] < 0:
-            verdicts[thing] = "stopped" if case.stopped or case.doubts else "never"
-        elif thing.key in doubted_keys or (not thing.key and thing.place.task in doubted_tasks):
+            verdicts[thing] = "stopped" if case.stopped or doubts else "never"
+        elif thing.key in doubts or (not thing.key and thing.place.task in doubts.values()):
             verdicts[thing] = "stopped"
         else:
             verdicts[thing] = "once"
@@ -285,13 +299,12 @@ def _surplus(expected: Sequence[Thing], taken: Sequence[Thing]) -> Counter[tuple
 
 def rows_of(expected: Case, cases: Iterable[Case]) -> list[RehearsedThing]:
     """A row for each thing of the first run, with its worst verdict and the first point that shows it."""
-    rows: dict[Thing, RehearsedThing] = {}
-    for thing in dict.fromkeys(expected.taken):
-        place = thing.place
-        rows[thing] = RehearsedThing(thing=thing.label, verdict="once", task=place.task, line=place.line)
+    worst: dict[Thing, tuple[Outcome, str]] = dict.fromkeys(expected.taken, ("once", ""))
     for case in cases:
         for thing, verdict in judge(expected, case).items():
-            if SEVERITY.index(verdict) > SEVERITY.index(rows[thing].verdict):
-                worse = {"verdict": verdict, "kill": str(case.point)}
-                rows[thing] = rows[thing].model_copy(update=worse)
-    return list(rows.values())
+            if SEVERITY.index(verdict) > SEVERITY.index(worst[thing][0]):
+                worst[thing] = verdict, str(case.point)
+    return [
+        RehearsedThing(thing=thing.label, verdict=verdict, kill=kill, **thing.place._asdict())
+        for thing, (verdict, kill) in worst.items()
+    ]

@@ -25,22 +25,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any, cast
+from unittest.mock import patch
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+from prefect.utilities.collections import visit_collection
 from pydantic import BaseModel
 from pydantic_core import Url
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.testing import kill_points
-from prefect_resilience.testing.kill_points import HOSTS, LATE, Case, CaseReceivers, Point, RehearsedThing
+from prefect_resilience.testing.kill_points import Case, CaseReceivers, Point, RehearsedThing
 from prefect_resilience.testing.services import ScriptedService
 
 PASSES = 4
 """How often a flow is run in one case: a run that failed is run again, as the automation does it."""
 ADDRESS = "{receiver}"
 """This text in the arguments of the flow becomes the address of the receiver."""
-FOLDER = "PREFECT_RESILIENCE_REHEARSAL_FOLDER"
-"""The variable with the folder of a case, for its receivers."""
 
 
 class Rehearsal(BaseModel):
@@ -159,7 +159,7 @@ def prefect_api(folder: Path) -> Generator[str, None, None]:
 def _process(what: str, home: Path, hosts: Iterable[str] = ()) -> Generator[Any]:
     """A process of its own, in a session of its own: a Ctrl-C ends it when this context ends."""
     home.mkdir(parents=True, exist_ok=True)
-    environment = {**_environment_of(home, os.environ), HOSTS: ",".join(hosts)}
+    environment = {**_environment_of(home, os.environ), kill_points.HOSTS: ",".join(hosts)}
     with open(home / "log", "ab") as log:
         process = Popen(
             [sys.executable, "-m", "prefect_resilience.operations.rehearsed", what],
@@ -184,7 +184,7 @@ FOREIGN = re.compile(
 OWN = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "false",  # or each client asks for a token before its first change
     "PREFECT_API_TLS_INSECURE_SKIP_VERIFY": "true",  # the API has no TLS, and reading certificates takes time
 }
 
@@ -220,43 +220,39 @@ class Campaign:
     """Processes that have imported Prefect, and fork the runs of one case after another."""
     pool: ThreadPoolExecutor
     say: Callable[[str], None]
-    kills: int = 0
-    points: list[Point] = field(default_factory=list[Point])
-    rejected: dict[str, None] = field(default_factory=dict[str, None])
     libraries: list[str] = field(default_factory=list[str])
     """The modules of libraries that the first run imported; each lane imports them once."""
-    _environment: dict[str, str] = field(default_factory=lambda: {**os.environ})
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         flow = self.call["flow"]
         self.name: str = flow if isinstance(flow, str) else str(getattr(flow, "name", flow))
-        self._guard: Path = self.folder / "guard"
-        self._guard.mkdir(exist_ok=True)
-        (self._guard / "sitecustomize.py").write_text(GUARD)
+        (self.folder / "guard").mkdir()
+        (self.folder / "guard" / "sitecustomize.py").write_text(GUARD)
 
     def rehearse(self, most: int, only: str | None) -> Rehearsal:
         """The first run, then a case for each point."""
         first = self._run_case(0, None)
         if first.state != "COMPLETED":
-            why = "; ".join([first.message, *self.rejected])
+            why = "; ".join(dict.fromkeys([first.message, *first.rejected]))
             raise ConfigurationError(f"the first run, which is not disturbed, does not succeed: {why}")
-        points = [*dict.fromkeys(self.points)]
-        chosen = kill_points.choose(points, most)
+        self.libraries = first.libraries
+        points = first.points
+        chosen = [kill_points.UNDISTURBED, *kill_points.choose(points, most)]
         if only is not None:
-            chosen = [point for point in points if str(point) == only]
+            chosen = [point for point in [kill_points.UNDISTURBED, *points] if str(point) == only]
             if not chosen:
                 names = "; ".join(map(str, points))
                 raise ConfigurationError(f"there is no point {only!r}; the points are: {names}")
-        self.say(f"{self.name} has {len(points)} points; trying {len(chosen)}")
+        self.say(f"{self.name} has {len(points)} points; {len(chosen)} cases")
         cases = self._run_cases(first, chosen)
         judged = [case for case in cases if not case.trouble]
         return Rehearsal(
             flow=self.name,
             rows=kill_points.rows_of(first, judged),
             points=len(points),
-            cases=len(cases),
-            kills=self.kills,
+            cases=sum(case.point in points for case in cases),
+            kills=sum(case.kills for case in cases),
             unseen=[*self._unseen(first, points, cases)],
             unjudged=[case.trouble for case in cases if case.trouble],
         )
@@ -271,18 +267,22 @@ class Campaign:
         return [ended.result() for ended in cases]
 
     def _unseen(self, first: Case, points: Sequence[Point], cases: Sequence[Case]) -> Generator[str]:
-        yield from self.rejected
-        if len(cases) < len(points):
-            yield f"a sample: {len(cases)} of {len(points)} points were tried"
+        yield from dict.fromkeys(why for case in [first, *cases] for why in case.rejected)
+        for thing, count in Counter(first.taken).items():
+            if count > 1:
+                yield f"{thing.label}: came {count} times in the first run, where nothing was killed"
+        tried = [case for case in cases if case.point in points]
+        if len(tried) < len(points):
+            yield f"a sample: {len(tried)} of {len(points)} points were tried"
         for name in sorted({point.name for point in points}):
             if not name.startswith(("ledger ", "receiver ", "request ")):
                 yield f"{name}: what it changes is not counted"
-        missed = [str(case.point) for case in cases if not case.reached]
+        missed = [str(case.point) for case in tried if case.point not in case.points]
         if missed:
-            yield f"points that a later run did not reach: {', '.join(missed)}"
+            yield f"points that a later run did not reach, so that nothing was tried: {', '.join(missed)}"
         groups = {thing.group for case in cases for thing in case.things}
         for name in sorted(groups - {thing.group for thing in first.things}):
-            yield f"{name}: came only after a disturbance, and is not judged"
+            yield f"{name}: came only in a later run, and is not judged"
 
     # -- one case
 
@@ -293,8 +293,7 @@ class Campaign:
         with ExitStack() as stack:
             if point is None:
                 receivers.ask = stack.enter_context(kill_points.stack_questions(folder))
-            receiver, changed = self._receive(stack, receivers, folder)
-            job = self._job(folder, point, changed, receiver)
+            job = self._job(folder, *self._receive(stack, receivers, folder))
             lane = self.lanes.pop()  # there are as many as threads
             stack.callback(self.lanes.append, lane)
             self._run_passes(lane, job, receivers)
@@ -303,29 +302,33 @@ class Campaign:
     def _receive(
         self, stack: ExitStack, receivers: CaseReceivers, folder: Path
     ) -> tuple[Any, dict[str, str]]:
-        """Start the receivers of a case: what they are, and the environment that they set."""
-        with self._lock:
-            os.environ[FOLDER] = str(folder)
+        """Start the receivers of a case: what they are, and the environment of its runs."""
+        with self._lock, patch.dict(os.environ):
+            machine = {**os.environ}
             try:
                 receiver = stack.enter_context(kill_points.receiver_of(self.receiver, receivers.took))
             except Exception as error:
                 raise ConfigurationError(f"the receivers do not start: {error!r}") from error
-            finally:
-                changed = dict(os.environ.items() - self._environment.items())
-                for name in changed:
-                    del os.environ[name]
-                os.environ.update(self._environment)
+            changed = dict(os.environ.items() - machine.items())
         if isinstance(receiver, ScriptedService):
             receiver.clear()
             receiver.watch(receivers.answer)
             stack.callback(receiver.watch, None)
-        return receiver, changed
+        own = {
+            "PREFECT_API_URL": self.api,
+            "PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{folder}/ledger.db",
+            "PYTHONPATH": f"{self.folder}/guard{os.pathsep}{machine.get('PYTHONPATH', '')}",
+            "TMPDIR": str(folder / "tmp"),
+        }
+        return receiver, {**_environment_of(folder / "home", machine), **changed, **own}
 
-    def _job(
-        self, folder: Path, point: Point | None, changed: Mapping[str, str], receiver: Any
-    ) -> dict[str, Any]:
+    def _job(self, folder: Path, receiver: Any, environment: Mapping[str, str]) -> dict[str, Any]:
         address = str(getattr(receiver, "url", receiver))
-        call = {name: _fill(part, address) for name, part in self.call.items()}
+
+        def fill(value: Any) -> Any:
+            return value.replace(ADDRESS, address) if isinstance(value, str) else value
+
+        call = visit_collection(self.call, fill, return_data=True)
         call["kwargs"] |= receiver if isinstance(receiver, dict) else {}
         try:
             (folder / "call").write_bytes(cast("Any", cloudpickle).dumps(call))
@@ -334,59 +337,31 @@ class Campaign:
                 f"{self.name} cannot be sent to another process ({error}): pass the address of a receiver "
                 "as an argument, and not the receiver"
             ) from None
-        own = {
-            "PREFECT_API_URL": self.api,
-            "PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{folder}/ledger.db",
-            "PYTHONPATH": f"{self._guard}{os.pathsep}{self._environment.get('PYTHONPATH', '')}",
-            "TMPDIR": str(folder / "tmp"),
-        }
         return {
             "folder": str(folder),
-            "cwd": os.getcwd(),
             "path": sys.path,
-            "environment": {**_environment_of(folder / "home", self._environment), **changed, **own},
+            "environment": environment,
             "libraries": self.libraries,
             "timeout": self.timeout,
-            "point": point,
             "ports": [Url(place).port for place in (self.api, address) if place.startswith("http")],
         }
 
     def _run_passes(self, lane: Any, job: dict[str, Any], receivers: CaseReceivers) -> None:
         """Run the flow, and run it again until it has ended."""
         case = receivers.case
-        for number in range(1, 2 if case.point is None else PASSES + 1):
-            book = Path(job["folder"]) / f"book-{number}"
-            book.touch()
-            with receivers.lock:  # who receives something now waits for the process that it may kill
-                lane.stdin.write(json.dumps({**job, "number": number}) + "\n")
-                lane.stdin.flush()
-                receivers.book, receivers.pid = book, int(lane.stdout.readline())
-            status = int(lane.stdout.readline())
-            self.kills += status == -signal.SIGKILL
-            case.message = "it took too long" if status == LATE else f"a run ended with exit code {status}"
-            for line in case.read_book(book):
-                self._note(case, line)
-            if case.state == "COMPLETED" or case.stopped or status == LATE:
-                return
-
-    def _note(self, case: Case, line: dict[str, Any]) -> None:
-        """Take from a line of a book what concerns all cases."""
-        if line["what"] == "mistake":
-            raise ConfigurationError(line["why"])
-        if line["what"] == "rejected":
-            self.rejected[f"{line['why']} was rejected ({line['line']})"] = None
-        elif line["what"] == "libraries":
-            self.libraries = line["names"]
-        elif line["what"] == "point" and case.point is None:
-            self.points.append(Point(*line["point"]))
-
-
-def _fill(value: Any, address: str) -> Any:
-    """The arguments with the receiver's address."""
-    if isinstance(value, str):
-        return value.replace(ADDRESS, address)
-    if type(value) is dict:
-        return {name: _fill(item, address) for name, item in cast("dict[Any, Any]", value).items()}
-    if type(value) in (list, tuple):
-        return type(value)(_fill(item, address) for item in value)
-    return value
+        receivers.book.touch()
+        with open(receivers.book, encoding="utf-8") as book:
+            for number in range(1, 2 if case.point is None else PASSES + 1):
+                with receivers.lock:  # who receives something now waits for the process that it may kill
+                    lane.stdin.write(json.dumps({**job, "point": case.point if number == 1 else None}) + "\n")
+                    lane.stdin.flush()
+                    receivers.pid = int(lane.stdout.readline())
+                status = int(lane.stdout.readline())
+                case.kills += status == -signal.SIGKILL
+                late = "it took too long"
+                case.message = late if status == kill_points.LATE else f"a run ended with exit code {status}"
+                case.read(book)
+                if case.mistake:
+                    raise ConfigurationError(case.mistake)
+                if case.state == "COMPLETED" or case.stopped or status == kill_points.LATE:
+                    return

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any
 from xml.etree import ElementTree
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 from pydantic import TypeAdapter
 from rich.console import RenderableType
 
 from prefect_resilience.base.text import one_line, plural
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.options import Json
+from prefect_resilience.operations.cli.options import Json, Limit
 from prefect_resilience.operations.users_code import load_module
 from prefect_resilience.testing import Rehearsal, rehearse
 from prefect_resilience.testing.kill_points import RehearsedThing
@@ -25,7 +25,6 @@ COLUMNS: look.Columns = {
     "": lambda row: look.state(SIGNS[row.verdict], row.verdict),
     **{"thing": "thing", "task": "task", "line": "line", "shown by": "kill"},
 }
-Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 
 
 def rehearse_command(
@@ -34,8 +33,8 @@ def rehearse_command(
     *,
     with_: Annotated[Path | None, Parameter(name="--with")] = None,
     receiver: str | None = None,
-    kills: Positive = 50,
-    timeout: Positive = 60,
+    kills: Limit = 50,
+    timeout: Limit = 60,
     only: str | None = None,
     allow_host: list[str] | None = None,
     keep: Path | None = None,
