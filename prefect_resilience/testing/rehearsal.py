@@ -183,6 +183,7 @@ FOREIGN = re.compile(
 """Variables of this machine's Prefect and of its proxies."""
 OWN = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",  # a block registers its type when it is saved
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "false",  # or each client asks for a token before its first change
     "PREFECT_API_TLS_INSECURE_SKIP_VERIFY": "true",  # the API has no TLS, and reading certificates takes time
@@ -241,9 +242,9 @@ class Campaign:
         chosen = [kill_points.UNDISTURBED, *kill_points.choose(points, most)]
         if only is not None:
             chosen = [point for point in [kill_points.UNDISTURBED, *points] if str(point) == only]
-            if not chosen:
-                names = "; ".join(map(str, points))
-                raise ConfigurationError(f"there is no point {only!r}; the points are: {names}")
+        if not chosen:
+            names = "; ".join(map(str, points))
+            raise ConfigurationError(f"there is no point {only!r}; the points are: {names}")
         self.say(f"{self.name} has {len(points)} points; {len(chosen)} cases")
         cases = self._run_cases(first, chosen)
         judged = [case for case in cases if not case.trouble]
