@@ -117,7 +117,6 @@ class Seams(Witness):
     ports: Iterable[int]
     pid: int = field(default_factory=os.getpid)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    lock: threading.Lock = field(default_factory=threading.Lock)
     busy: threading.local = field(default_factory=threading.local)
     opened: bool = False
     """Whether the flow has begun."""
@@ -150,7 +149,7 @@ class Seams(Witness):
 
     def pass_point(self, how: str, name: str) -> None:
         """Count a point, and die at the one of this run."""
-        with self.lock:
+        with self._lock:
             self.counts[how, name] += 1
             point = Point(how, name, self.counts[how, name])
             write_line(self.book, passed=[point])

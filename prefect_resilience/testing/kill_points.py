@@ -104,8 +104,9 @@ class Thing:
 
 @dataclass
 class Case:
-    """What one case came to: a run that was disturbed at `point`, and the runs that recovered it.
+    """A run that is disturbed at `point`, the runs that recover it, and what the receivers got from them.
 
+    book: what the runs write. pid: the process of the run. ask: the line of code that waits for a receiver.
     passed: the points that its runs passed, as they wrote them.
     rejected: what was rejected, and from which line.
     libraries: the modules of libraries that were imported.
@@ -115,6 +116,11 @@ class Case:
     """
 
     point: Point | None = None
+    book: Path = Path(os.devnull)
+    pid: int = 0
+    ask: Callable[[], CodePlace] = CodePlace
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    counts: Counter[str] = field(default_factory=Counter[str])
     things: list[Thing] = field(default_factory=list["Thing"])
     kills: int = 0
     passed: list[Any] = field(default_factory=list[Any])
@@ -125,6 +131,44 @@ class Case:
     message: str = ""
     stopped: bool = False
     effects: dict[str, tuple[str, str, str]] = field(default_factory=dict[str, tuple[str, str, str]])
+
+    def answer(self, request: ReceivedRequest, take: Answering) -> Reply:
+        """Answer a request to a ScriptedService, or lose it or its answer."""
+        key = next((value for name, value in request.headers.items() if name.lower() == KEY), "")
+        name, body = f"{request.method} {request.path}", request.body.decode(errors="replace")
+        with self.lock:
+            try:
+                lost = self._meet("request", Thing(name, key, body, request.method))
+            except ConnectionAbortedError:
+                return Reply(drop=True)
+            reply = take(request)
+            return Reply(drop=True) if lost else reply
+
+    def took(self, name: str, key: str = "") -> None:
+        """Say that a receiver of the user's takes something now. Raises ConnectionAbortedError if the sender
+        was killed before: then it is not taken."""
+        with self.lock:
+            self._meet("receiver", Thing(name, key))
+
+    def _meet(self, kind: str, thing: Thing) -> bool:
+        """Count a thing, and kill its sender at the case's point. Returns whether the answer gets lost."""
+        name = f"{kind} {thing.group}"
+        self.counts[name] += 1
+        changes = not thing.method or thing.method in CHANGING
+        hows = ("before", "after", "cut") if thing.method and changes else ("before", "after")
+        points = {how: Point(how, name, self.counts[name]) for how in hows}
+        for point in points.values():
+            write_line(self.book, passed=[point])
+        place = self.ask()
+        struck = next((how for how in hows if points[how] == self.point), "")
+        if struck in ("before", "after") and self.pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        if struck == "before":
+            raise ConnectionAbortedError("the sender was killed before this was taken")
+        if changes:
+            self.things.append(replace(thing, place=place))
+        return struck == "cut"
 
     def read(self, book: Iterable[str]) -> None:
         """Take what a run wrote to the book: lists grow, other fields are replaced."""
@@ -158,60 +202,6 @@ class Case:
             is_external = self.effects.get(thing.key, ("external",))[0] == "external"
             things.setdefault(number if is_external else (thing.name, thing.key), thing)
         return list(things.values())
-
-
-@dataclass
-class CaseReceivers:
-    """The receivers of one case. They count what they get, and kill the process of a run at the case's point.
-
-    book, pid: the book and the process of the run.
-    ask: the line of code that waits for a receiver.
-    """
-
-    case: Case
-    book: Path
-    pid: int = 0
-    ask: Callable[[], CodePlace] = CodePlace
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    _counts: Counter[str] = field(default_factory=Counter[str])
-
-    def answer(self, request: ReceivedRequest, take: Answering) -> Reply:
-        """Answer a request to a ScriptedService, or lose it or its answer."""
-        key = next((value for name, value in request.headers.items() if name.lower() == KEY), "")
-        name, body = f"{request.method} {request.path}", request.body.decode(errors="replace")
-        with self.lock:
-            try:
-                lost = self._meet("request", Thing(name, key, body, request.method))
-            except ConnectionAbortedError:
-                return Reply(drop=True)
-            reply = take(request)
-            return Reply(drop=True) if lost else reply
-
-    def took(self, name: str, key: str = "") -> None:
-        """Say that a receiver of the user's takes something now. Raises ConnectionAbortedError if the sender
-        was killed before: then it is not taken."""
-        with self.lock:
-            self._meet("receiver", Thing(name, key))
-
-    def _meet(self, kind: str, thing: Thing) -> bool:
-        """Count a thing, and kill its sender at the case's point. Returns whether the answer gets lost."""
-        name = f"{kind} {thing.group}"
-        self._counts[name] += 1
-        changes = not thing.method or thing.method in CHANGING
-        hows = ("before", "after", "cut") if thing.method and changes else ("before", "after")
-        points = {how: Point(how, name, self._counts[name]) for how in hows}
-        for point in points.values():
-            write_line(self.book, passed=[point])
-        place = self.ask()
-        struck = next((how for how in hows if points[how] == self.case.point), "")
-        if struck in ("before", "after") and self.pid:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-        if struck == "before":
-            raise ConnectionAbortedError("the sender was killed before this was taken")
-        if changes:
-            self.case.things.append(replace(thing, place=place))
-        return struck == "cut"
 
 
 @contextmanager

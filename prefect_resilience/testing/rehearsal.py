@@ -34,7 +34,7 @@ from pydantic_core import Url
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.testing import kill_points
-from prefect_resilience.testing.kill_points import Case, CaseReceivers, Point, RehearsedThing
+from prefect_resilience.testing.kill_points import Case, Point, RehearsedThing
 from prefect_resilience.testing.services import ScriptedService
 
 PASSES = 4
@@ -290,30 +290,28 @@ class Campaign:
     def _run_case(self, number: int, point: Point | None) -> Case:
         folder = self.folder / f"{number:03}"
         (folder / "tmp").mkdir(parents=True)
-        receivers = CaseReceivers(Case(point), folder / "book")
+        case = Case(point, folder / "book")
         with ExitStack() as stack:
             if point is None:
-                receivers.ask = stack.enter_context(kill_points.stack_questions(folder))
-            job = self._job(folder, *self._receive(stack, receivers, folder))
+                case.ask = stack.enter_context(kill_points.stack_questions(folder))
+            job = self._job(folder, *self._receive(stack, case, folder))
             lane = self.lanes.pop()  # there are as many as threads
             stack.callback(self.lanes.append, lane)
-            self._run_passes(lane, job, receivers)
-        return receivers.case
+            self._run_passes(lane, job, case)
+        return case
 
-    def _receive(
-        self, stack: ExitStack, receivers: CaseReceivers, folder: Path
-    ) -> tuple[Any, dict[str, str]]:
+    def _receive(self, stack: ExitStack, case: Case, folder: Path) -> tuple[Any, dict[str, str]]:
         """Start the receivers of a case: what they are, and the environment of its runs."""
         with self._lock, patch.dict(os.environ):
             machine = {**os.environ}
             try:
-                receiver = stack.enter_context(kill_points.receiver_of(self.receiver, receivers.took))
+                receiver = stack.enter_context(kill_points.receiver_of(self.receiver, case.took))
             except Exception as error:
                 raise ConfigurationError(f"the receivers do not start: {error!r}") from error
             changed = dict(os.environ.items() - machine.items())
         if isinstance(receiver, ScriptedService):
             receiver.clear()
-            receiver.watch(receivers.answer)
+            receiver.watch(case.answer)
             stack.callback(receiver.watch, None)
         own = {
             "PREFECT_API_URL": self.api,
@@ -347,16 +345,15 @@ class Campaign:
             "ports": [Url(place).port for place in (self.api, address) if place.startswith("http")],
         }
 
-    def _run_passes(self, lane: Any, job: dict[str, Any], receivers: CaseReceivers) -> None:
+    def _run_passes(self, lane: Any, job: dict[str, Any], case: Case) -> None:
         """Run the flow, and run it again until it has ended."""
-        case = receivers.case
-        receivers.book.touch()
-        with open(receivers.book, encoding="utf-8") as book:
+        case.book.touch()
+        with open(case.book, encoding="utf-8") as book:
             for number in range(1, 2 if case.point is None else PASSES + 1):
-                with receivers.lock:  # who receives something now waits for the process that it may kill
+                with case.lock:  # who receives something now waits for the process that it may kill
                     lane.stdin.write(json.dumps({**job, "point": case.point if number == 1 else None}) + "\n")
                     lane.stdin.flush()
-                    receivers.pid = int(lane.stdout.readline())
+                    case.pid = int(lane.stdout.readline())
                 status = int(lane.stdout.readline())
                 case.kills += status == -signal.SIGKILL
                 late = "it took too long"

@@ -166,7 +166,8 @@ PAY_REPEATABLE = {"k": ("idempotent", "done", "pay")}
 
 
 def case(*things: Thing, **about: Any) -> Case:
-    return Case(Point("after", "request POST /pay"), list(things), **{"state": "COMPLETED", **about})
+    point = Point("after", "request POST /pay")
+    return Case(point, things=list(things), **{"state": "COMPLETED", **about})
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_the_verdict_on_each_thing(got: Case, verdicts: tuple[str, ...]) -> None
 
 
 def test_what_a_run_without_a_kill_shows_is_told_apart() -> None:
-    twice = Case(UNDISTURBED, [PAY, PAY], state="COMPLETED")
+    twice = Case(UNDISTURBED, things=[PAY, PAY], state="COMPLETED")
     assert [row.kill for row in rows_of(case(PAY), [twice, case(PAY, PAY)])] == ["without a kill"]
 
 
@@ -209,7 +210,7 @@ def test_things_with_one_name_are_told_apart_by_their_keys() -> None:
 
 def test_a_case_without_an_end_is_not_judged(tmp_path: Path) -> None:
     book, point = tmp_path / "book", Point("after", "request POST /pay")
-    case = Case(point, message="it took too long")
+    case = Case(point, book, message="it took too long")
     write_line(book, passed=[("before", "request POST /pay", 1)])
     with open(book) as lines:
         case.read(lines)
