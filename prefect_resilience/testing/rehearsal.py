@@ -27,6 +27,7 @@ from subprocess import PIPE, Popen
 from typing import Any, cast
 from unittest.mock import patch
 
+import certifi
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 from prefect.utilities.collections import visit_collection
 from pydantic import BaseModel
@@ -232,6 +233,8 @@ class Campaign:
         self.name: str = flow if isinstance(flow, str) else str(getattr(flow, "name", flow))
         (self.folder / "guard").mkdir()
         (self.folder / "guard" / "sitecustomize.py").write_text(GUARD)
+        certificate, end, _ = certifi.contents().partition("-----END CERTIFICATE-----")
+        (self.folder / "certificate.pem").write_text(certificate + end)
 
     def rehearse(self, most: int, only: str | None) -> Rehearsal:
         """The first run, then a case for each point."""
@@ -343,6 +346,7 @@ class Campaign:
             "path": sys.path,
             "environment": environment,
             "libraries": self.libraries,
+            "certificate": f"{self.folder}/certificate.pem",
             "timeout": self.timeout,
             "ports": [Url(place).port for place in (self.api, address) if place.startswith("http")],
         }
