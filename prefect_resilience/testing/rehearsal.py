@@ -29,7 +29,6 @@ from unittest.mock import patch
 
 import certifi
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
-from prefect.utilities.collections import visit_collection
 from pydantic import BaseModel
 from pydantic_core import Url
 
@@ -328,11 +327,7 @@ class Campaign:
 
     def _job(self, folder: Path, receiver: Any, environment: Mapping[str, str]) -> dict[str, Any]:
         address = str(getattr(receiver, "url", receiver))
-
-        def fill(value: Any) -> Any:
-            return value.replace(ADDRESS, address) if isinstance(value, str) else value
-
-        call = visit_collection(self.call, fill, return_data=True)
+        call = _fill(self.call, address)
         call["kwargs"] |= receiver if isinstance(receiver, dict) else {}
         try:
             (folder / "call").write_bytes(cast("Any", cloudpickle).dumps(call))
@@ -369,3 +364,14 @@ class Campaign:
                     raise ConfigurationError(case.mistake)
                 if case.state == "COMPLETED" or case.stopped or status == kill_points.LATE:
                     return
+
+
+def _fill(value: Any, address: str) -> Any:
+    """The arguments with the receiver's address."""
+    if isinstance(value, str):
+        return value.replace(ADDRESS, address)
+    if type(value) is dict:
+        return {name: _fill(item, address) for name, item in cast("dict[Any, Any]", value).items()}
+    if type(value) in (list, tuple):
+        return type(value)(_fill(item, address) for item in value)
+    return value
