@@ -72,6 +72,8 @@ class Regex:
 
     def __getattr__(self, name: str) -> Any:
         """A method of the compiled expression. It is kept: the next call is one of `re.Pattern`."""
+        if name.startswith("__"):  # pickling asks for such names before there is a pattern
+            raise AttributeError(name)
         method = vars(self)[name] = getattr(re.compile(self.pattern, self.flags), name)
         return method
 

@@ -122,12 +122,12 @@ def wake_runs(run: str, *more: str, how: Answering = ANSWERING) -> int:
         rows, lines = list[dict[str, Any]](), list[str]()
         for parked in _select((run, *more), read_parked(url)):
             answer = wake(parked, min(time.time(), parked.until), f"Woken by {user_of_host()}", url)
-            refusal, now = (answer, parked) if isinstance(answer, str) else (None, answer)
-            rows.append({**row_of(now).model_dump(), "refusal": refusal})
+            reason, now = (answer, parked) if isinstance(answer, str) else (None, answer)
+            rows.append({**row_of(now).model_dump(), "rejected": reason})
             goes_on = f"goes on at {utc_text(now.until)}"
-            lines.append(f"{look.printable(now.name)} {f'was not woken: {refusal}' if refusal else goes_on}.")
+            lines.append(f"{look.printable(now.name)} {f'was not woken: {reason}' if reason else goes_on}.")
     how.answer(rows, *lines)
-    return 1 if any(row["refusal"] for row in rows) else 0
+    return 1 if any(row["rejected"] for row in rows) else 0
 
 
 def _select(names: tuple[str, ...], known: list[ParkedRun]) -> list[ParkedRun]:

@@ -101,8 +101,8 @@ def test_runs_are_listed_with_their_heartbeats_and_parked_ones_woken(cli: Any, p
         woken = cli("runs", "wake", "first", "second", "--json")
         assert woken.code == 1, "one of them could not be woken"
         first, second = woken.json
-        assert (first["name"], first["refusal"], first["until"] < time.time() + 60) == ("first", None, True)
-        assert second["refusal"].startswith("it goes on at 20")
+        assert (first["name"], first["rejected"], first["until"] < time.time() + 60) == ("first", None, True)
+        assert second["rejected"].startswith("it goes on at 20")
         assert "third goes on at 20" in cli("runs", "wake", "third").out
         assert "second was not woken: it goes on at 20" in cli("runs", "wake", runs[1].flow_run_id).out
 
