@@ -8,7 +8,7 @@ marked as cut off.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from uuid import uuid4
 
 from pydantic import BaseModel
@@ -65,8 +65,13 @@ def one_line(text: str | None) -> str | None:
 class Audit(BatchLog):
     """The audit log of one batch."""
 
-    prefix = AUDITS
-    new = {"total": 0, "entries": [], "claim": None, "abandoned_at": None, **NO_RECOVERIES}  # noqa: RUF012
+    prefix: ClassVar[str] = AUDITS
+    new: ClassVar[dict[str, Any]] = NO_RECOVERIES | {
+        "total": 0,
+        "entries": [],
+        "claim": None,
+        "abandoned_at": None,
+    }
 
     def entries(self) -> tuple[AuditEntry, ...]:
         """All entries, the newest last."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.effects.current import sent_key
@@ -190,8 +190,8 @@ SAGAS = "effects-saga/"
 class SagaLog(BatchLog):
     """The savepoints and rollbacks of one batch."""
 
-    prefix = SAGAS
-    new = {"savepoints": [], "rollback": None, "last": None}  # noqa: RUF012
+    prefix: ClassVar[str] = SAGAS
+    new: ClassVar[dict[str, Any]] = {"savepoints": [], "rollback": None, "last": None}
 
     def begin(self, claim: str, to: str | None) -> float | None:
         """Claim the batch's rollback, until `end` or `give_up`. Returns the time to go back to; None: its

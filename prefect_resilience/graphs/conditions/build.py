@@ -69,7 +69,14 @@ class PathBuilder:
             f"and <, so put each comparison in parentheses, as in (path('a') > 1) & (path('b') > 2)"
         )
 
-    __or__ = __rand__ = __ror__ = __and__
+    def __or__(self, other: object) -> Condition:
+        return self & other
+
+    def __rand__(self, other: object) -> Condition:
+        return self & other
+
+    def __ror__(self, other: object) -> Condition:
+        return self & other
 
     def __invert__(self) -> Condition:
         raise ConfigurationError(
