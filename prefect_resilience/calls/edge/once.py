@@ -174,18 +174,21 @@ def _check_scope(scope: Scope, tool: Callable[..., Any], is_known: bool) -> None
 
 
 def _check_enclosed(tool: Any) -> None:
-    """Raise ConfigurationError if plain values of the enclosing function tell two tools of one name apart."""
+    """Raise ConfigurationError if an object, or plain values of the enclosing function, tell two tools of one
+    name apart."""
     function: Any = inspect.unwrap(tool)
     if not hasattr(function, "__code__"):
         return
     # A variable that the tool itself changes is a counter or a cache.
     changed = {step.argval for step in dis.get_instructions(function) if step.opname == "STORE_DEREF"}
-    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        if variable not in changed and _is_plain(cell):
-            raise ConfigurationError(
-                f"once({tool.__name__}) needs a key: it uses {variable!r} of the enclosing function, which "
-                f'is not in its arguments; write key="{tool.__name__}:...", another one for each value'
-            )
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    unseen = [name for name, cell in cells if name not in changed and _is_plain(cell)]
+    unseen += ["self"] * inspect.ismethod(tool)
+    if unseen:
+        raise ConfigurationError(
+            f"once({tool.__name__}) needs a key: it uses {unseen[0]!r}, which is not in its arguments; write "
+            f'key="{tool.__name__}:...", another one for each value'
+        )
 
 
 def _is_plain(cell: CellType) -> bool:

@@ -14,14 +14,7 @@ from prefect_resilience.guards import limits
 from prefect_resilience.guards.limits.guarding import BulkheadFullError, NamedLimit, Ticket, prefect_name
 from prefect_resilience.guards.limits.leases import Lease, give_back
 from prefect_resilience.guards.limits.line import overdue_places, stand_in_line
-from prefect_resilience.guards.limits.shared import (
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
-    ApiAway,
-    SharedLimit,
-    run_going_on,
-    wait_for_slot,
-)
+from prefect_resilience.guards.limits.shared import ApiAway, SharedLimit, run_going_on, wait_for_slot
 from prefect_resilience.guards.timeouts.overdue import begins, still_runs
 from prefect_resilience.guards.timeouts.threads import start_call
 
@@ -98,9 +91,8 @@ class Bulkhead(NamedLimit):
         """A lease in the fleet; None if the API does not answer for too long."""
         shared = SharedLimit(prefect_name("bulkhead", name), self.max_concurrent, 0.0, limits.prefect_client)
         lease = Lease(shared, limits.lease_holder(run_going_on()))
-        asking = wait_for_slot(shared.name, lease.take, came, self.max_wait, FIRST_PAUSE, LONGEST_PAUSE)
         try:
-            if (yield from asking):
+            if (yield from wait_for_slot(shared.name, lease.take, came, self.max_wait)):
                 return lease
         except ApiAway:
             return None

@@ -108,7 +108,12 @@ def ask_api(name: str, question: Callable[[], T], came: float, max_wait: float |
 
 
 def wait_for_slot(
-    name: str, take: Callable[[], Any], came: float, max_wait: float | None, first: float, longest: float
+    name: str,
+    take: Callable[[], Any],
+    came: float,
+    max_wait: float | None,
+    first: float = FIRST_PAUSE,
+    longest: float = LONGEST_PAUSE,
 ) -> Steps[bool]:
     """Ask the API for a slot until there is one; False if none became free in time. The pauses between two
     requests grow from `first` to `longest`. Raises ApiAway, as `ask_api`."""

@@ -164,9 +164,8 @@ class Purse(Share):
         self.settle_soon()
 
     def settle_all(self) -> None:
-        with self._asking:
-            if self._ended:
-                self.take("", 0.0, self.document["usd"])
+        if self._ended:
+            self.take("", 0.0, self.document["usd"])
 
 
 def read_spending(store: registry.StoreReference = None) -> list[Spending]:

@@ -246,7 +246,6 @@ def test_a_transport_reads_the_request_and_the_response():
 
 
 MISTAKES = [
-    (lambda: SpendCap(usd=0), "write more than 0"),
     (lambda: SpendCap(usd=1).call(lambda: None), "needs the model of a call"),
     (lambda: SpendCap(usd=1).call(lambda model: None, MODEL), "needs the max_tokens of a call"),
     (lambda: asking(SpendCap(usd=1))(model="nosuch"), "knows no price of the model 'nosuch'"),
