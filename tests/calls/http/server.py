@@ -71,7 +71,7 @@ class Server:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._listener: asyncio.Server | None = None
-        self._port_holder = _bound(0)
+        self._port_holder = bind(0)
         self.port: int = self._port_holder.getsockname()[1]
         self.host = f"127.0.0.1:{self.port}"
         self.url = f"http://{self.host}"
@@ -114,7 +114,7 @@ class Server:
         asyncio.run_coroutine_threadsafe(steps, self._loop).result(5)  # type: ignore[arg-type]
 
     async def _open(self) -> None:
-        listening = _bound(self.port)
+        listening = bind(self.port)
         self._listener = await asyncio.start_server(self._serve, sock=listening, backlog=2048)
 
     async def _shut(self) -> None:
@@ -230,7 +230,7 @@ def _reset(writer: asyncio.StreamWriter) -> bool:
     return False
 
 
-def _bound(port: int) -> socket.socket:
+def bind(port: int) -> socket.socket:
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -71,3 +71,12 @@ def test_probes_that_were_all_slow_do_not_close_it() -> None:
     assert (bench["state"], bench["reason"]) == ("open", "the probes were slow")
     assert bench["unanswered"], "slow answers are none"
     assert bench.looked("S", "s")["state"] == "closed"
+
+
+def test_a_prober_that_answers_after_its_lease_is_still_heard() -> None:
+    """It is evidence of this half-open period: a service slower than the lease must be able to close."""
+    bench = Bench(probe_lease=10, success_threshold=1).opened()
+    assert bench.asks("slow", after=30) is None
+    bench.does(Tick(), after=11)
+    assert not bench["leases"]
+    assert bench.calls(("s", 1), owner="slow")["state"] == "closed"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.guards.circuits.machine import Force, Reset, Tick, Transition, new
+from prefect_resilience.guards.circuits.machine import Force, Release, Reset, Tick, Transition, new
 from tests.guards.circuits.bench import NOW, Bench, Refusal
 
 # -- opening
@@ -195,3 +195,16 @@ def test_only_an_adaptive_circuit_reads_what_was_usual() -> None:
     adaptive = Bench(failure_threshold=3, adaptive=True)
     adaptive.document["baseline"] = {"calls": 1000.0, "failures": 400.0, "at": NOW}
     assert adaptive.calls(("f", 3))["state"] == "closed"
+
+
+def test_a_reset_forgets_what_was_usual() -> None:
+    bench = Bench(adaptive=True)
+    bench.document["baseline"] = {"calls": 100.0, "failures": 10.0, "at": NOW}
+    assert bench.does(Reset())["baseline"] is None
+
+
+def test_a_lease_may_be_given_back_twice() -> None:
+    bench = Bench().opened()
+    assert bench.asks("a", after=30) is None
+    bench.does(Release("a"), Release("a"))
+    assert bench["leases"] == {}

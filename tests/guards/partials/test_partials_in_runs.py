@@ -16,6 +16,7 @@ from prefect_resilience import (
     previous_partial,
     resilient_task,
 )
+from prefect_resilience.guards.timeouts import process_mode
 from prefect_resilience.tasks.edge.task_runs import _records
 from tests.contexts import context_of
 
@@ -97,14 +98,20 @@ def test_outside_of_a_resilient_run_nothing_is_kept():
     assert flow(lambda: alone())() == ("x", None)
 
 
-def test_what_a_killed_child_process_had_kept(warm_children):
-    @resilient_task(timeout=Timeout(10, mode="process"), retry=TWICE)
+@pytest.mark.timeout(300)
+def test_what_a_killed_child_process_had_kept(tmp_path, monkeypatch):
+    """By a clock that passes the deadline as soon as the child has kept both."""
+    kept = tmp_path / "kept"
+    monkeypatch.setattr(process_mode, "monotonic", lambda: time.monotonic() + 1000 * kept.exists())
+
+    @resilient_task(timeout=Timeout(140, mode="process"), retry=TWICE)
     def slow():
         if previous_partial():
             assert previous_error().category == "timeout"
             raise ValueError(f"had {previous_partial()}")
         keep_partial("first", append=True)
         keep_partial("second", append=True)
+        kept.touch()
         time.sleep(60)
 
     with pytest.raises(ValueError, match=r"had \['first', 'second'\]") as caught:

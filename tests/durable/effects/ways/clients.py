@@ -65,12 +65,15 @@ class Client:
         """Give back what it holds."""
 
 
-class Httpx(Client):
+class OfHttpx(Client):
+    """What both of httpx's clients have in common."""
+
     witnessed = True
+    kind: Any
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.client = httpx.Client(
+        self.client = self.kind(
             verify=certificates(),
             trust_env=False,
             follow_redirects=True,
@@ -79,8 +82,16 @@ class Httpx(Client):
             **hooks(world),
         )
 
-    def transport(self) -> httpx.BaseTransport | None:
+    def transport(self) -> Any:
         return None
+
+    def answer(self, response: Any) -> str:
+        response.raise_for_status()
+        return response.json()["id"]
+
+
+class Httpx(OfHttpx):
+    kind = httpx.Client
 
     def post(self, message: str) -> str:
         return self.answer(self.client.post(self.url, headers={MESSAGE: message}, json={"message": message}))
@@ -88,31 +99,13 @@ class Httpx(Client):
     def get(self) -> str:
         return self.answer(self.client.get(self.url))
 
-    def answer(self, response: Any) -> str:
-        response.raise_for_status()
-        return response.json()["id"]
-
     def close(self) -> None:
         self.client.close()
 
 
-class HttpxAsync(Client):
+class HttpxAsync(OfHttpx):
     isasync = True
-    witnessed = True
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.client = httpx.AsyncClient(
-            verify=certificates(),
-            trust_env=False,
-            follow_redirects=True,
-            timeout=self.read_seconds,
-            transport=self.transport(),
-            **hooks(world),
-        )
-
-    def transport(self) -> httpx.AsyncBaseTransport | None:
-        return None
+    kind = httpx.AsyncClient
 
     async def post(self, message: str) -> str:
         response = await self.client.post(self.url, headers={MESSAGE: message}, json={"message": message})
@@ -126,10 +119,6 @@ class HttpxAsync(Client):
             self.world.held.set()
             await asyncio.sleep(3600)
         return await self.post(message)
-
-    def answer(self, response: Any) -> str:
-        response.raise_for_status()
-        return response.json()["id"]
 
     async def close(self) -> None:
         await self.client.aclose()

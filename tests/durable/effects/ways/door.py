@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from weakref import WeakSet
 
+from tests.calls.http.server import bind
 from tests.durable.effects.ways.receiver import Receiver
 
 
@@ -17,7 +18,7 @@ class Door:
     def __init__(self, serve: Callable[[socket.socket], None]) -> None:
         self._serve = serve
         # Bound for as long as the door exists, so that nobody else gets the port.
-        self._port_holder = _bound(0)
+        self._port_holder = bind(0)
         self.port: int = self._port_holder.getsockname()[1]
         self._listener: socket.socket | None = None
         # Weak: a function that is searched for open connections leads here, and these are not its own.
@@ -32,7 +33,7 @@ class Door:
         with self._lock:
             if self._listener is not None:
                 return
-            listener = self._listener = _bound(self.port)
+            listener = self._listener = bind(self.port)
             listener.listen(50)
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
@@ -85,14 +86,6 @@ class AtTheDoor(Receiver):
     def close(self) -> None:
         super().close()
         self._door.close()
-
-
-def _bound(port: int) -> socket.socket:
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    made.bind(("127.0.0.1", port))
-    return made
 
 
 def end(one: socket.socket) -> None:
