@@ -110,7 +110,7 @@ def park_runs() -> None:
             run_id = client.create_flow_run(invoices, name=name, state=state).id
             at, until = now - 240 * number, now + 480 * number
             wait = {"why": why, "circuit": circuit, "at": at, "since": at, "until": until}
-            keep(ParkedRun(flow_run_id=str(run_id), name=name, flow="labels", state="parked", **wait))
+            keep(ParkedRun(flow_run_id=str(run_id), name=name, flow="labels", **wait))
 
 
 class Service:
