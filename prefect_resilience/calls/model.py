@@ -120,7 +120,6 @@ class RunContext(Memory, EffectSurroundings, Protocol):
 
     def record_so_far(self) -> RunRecord | None:
         """The record of this run, or None before its first failure."""
-        ...
 
     def record(self, started: float) -> RunRecord:
         """The record of this run, created if there is none."""
@@ -128,7 +127,6 @@ class RunContext(Memory, EffectSurroundings, Protocol):
 
     def close_record(self) -> None:
         """The run is over: forget its record."""
-        ...
 
     def retry_refusal(self, error: Exception) -> Steps[str | None]:
         """Why the call may not be repeated, although the policy would retry; None if it may be."""
@@ -143,14 +141,12 @@ class RunContext(Memory, EffectSurroundings, Protocol):
 
     def went_well(self) -> None:
         """The function itself returned a value: the run is over."""
-        ...
 
     def leave_request(self, error: BaseException) -> None:
         """Attach the request of this run to the error that ends the run."""
 
     def carry_into_child(self) -> Carriage | None:
         """The data that the call takes to a child process, so that it finds this run there."""
-        ...
 
     def request_attributes(self) -> dict[str, Any]:
         """The HTTP request that an attempt makes, as attributes of its span; empty for other calls."""

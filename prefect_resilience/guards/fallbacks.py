@@ -222,7 +222,6 @@ class Memory(Protocol):
 
     def recall(self, max_age: float | None) -> Any:
         """The last good result of the same call; raises LookupError if none is at most `max_age` old."""
-        ...
 
 
 MOST_REMEMBERED = 1_000

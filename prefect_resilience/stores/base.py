@@ -36,7 +36,6 @@ class Store(Protocol):
 
     def load(self, key: str) -> Document | None:
         """The document under `key`, or None if it does not exist or has expired."""
-        ...
 
     def swap(
         self,
@@ -70,7 +69,6 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Close connections; the store may not be used afterwards."""
-        ...
 
 
 @runtime_checkable
@@ -108,7 +106,6 @@ class Watch(Protocol):
 
     def close(self) -> None:
         """Stop watching."""
-        ...
 
 
 @runtime_checkable

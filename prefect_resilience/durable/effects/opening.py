@@ -134,7 +134,6 @@ class BatchMarks(Protocol):
 
     def token(self) -> str | None:
         """The token that was written on the batch's run."""
-        ...
 
     def leave(self, token: str) -> None: ...
 
