@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 from uuid import UUID, uuid4
 
 from prefect.cache_policies import NO_CACHE
@@ -22,7 +22,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Paused, Running
 from prefect.tasks import Task
 from prefect.utilities.asyncutils import run_coro_as_sync
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, create_model
+from pydantic import BaseModel, Field, WithJsonSchema, create_model
 
 from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.classify.classify import classify
@@ -40,7 +40,7 @@ GRACE_SECONDS = 60
 LONGEST_NAME = 120
 
 
-class Approval(BaseModel):
+class Approval(BaseModel, frozen=True):
     """A person's decision, from `approve`. It is true if approved, so that `if approve(...):` works.
 
     approved: the decision. comment: the person's comment, or None. answered_at: the time of the answer.
@@ -52,8 +52,6 @@ class Approval(BaseModel):
         >>> "send" if decision else decision.comment
         'the wrong month'
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     approved: bool
     comment: str | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 from uuid import UUID
@@ -175,8 +175,10 @@ class TaskFactory:
 
     def _circuit(self, circuit: str | NodeCircuit) -> CircuitBreaker:
         if isinstance(circuit, str):
-            breaker = self._circuits.get(circuit) or _breaker_of(circuit)
-            return self._circuits.setdefault(circuit, breaker or CircuitBreaker(circuit))
+            # With the policy that the code declared for this name, if it did.
+            used = circuit_in_use(circuit, None)
+            made = CircuitBreaker.from_policy(circuit, used.policy) if used else CircuitBreaker(circuit)
+            return self._circuits.setdefault(circuit, made)
         policy = CircuitPolicy(**circuit.model_dump(exclude={"name"}, exclude_unset=True))
         return self._circuits.setdefault(circuit.name, CircuitBreaker.from_policy(circuit.name, policy))
 
@@ -187,12 +189,6 @@ def items_of(fan_out: FanOut, view: Rendering) -> Sequence[Any]:
     if not isinstance(items, list | tuple):
         raise ValueError(f"map.over must be a list, not {shortly(items)}")
     return cast("Sequence[Any]", items)
-
-
-def _breaker_of(name: str) -> CircuitBreaker | None:
-    """A breaker with the policy that the code declared for this name."""
-    circuit = circuit_in_use(name, None)
-    return None if circuit is None else CircuitBreaker.from_policy(name, circuit.policy)
 
 
 def _effect(written: str | Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -235,21 +231,18 @@ def note_task_run() -> None:
         runs[context.task_run.id] = context.task_run
 
 
-@dataclass
 class NodeKey(CachePolicy):
     """Prefect's default key, made different for each node. A retried flow run has the same keys.
 
     The error that a handler gets is left out, because its timestamp differs each time.
     """
 
-    inner: CachePolicy = field(default_factory=lambda: DEFAULT)
-
     def compute_key(
         self, task_ctx: TaskRunContext, inputs: dict[str, Any], flow_parameters: dict[str, Any], **kwargs: Any
     ) -> str | None:
         if not should_persist_result():
             return None  # without persistence no result can be found
-        key = self.inner.compute_key(task_ctx, _without_error(inputs), flow_parameters, **kwargs)
+        key = DEFAULT.compute_key(task_ctx, _without_error(inputs), flow_parameters, **kwargs)
         return None if key is None else hash_objects("plan-node", task_ctx.task.name, key)
 
 

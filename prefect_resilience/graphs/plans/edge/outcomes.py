@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 from uuid import UUID, uuid4
 
 from prefect.client.schemas.objects import State, StateDetails, TaskRun, TaskRunResult
-from prefect.futures import PrefectFuture, PrefectTaskRunFuture
-from prefect.states import Completed, Failed
+from prefect.futures import PrefectFuture
+from prefect.states import Failed
 from prefect.types._datetime import now
 from prefect.utilities.engine import emit_task_run_state_change_event
 
@@ -104,27 +104,6 @@ def _duration(task_run: TaskRun | None) -> float | None:
     if task_run is None or task_run.start_time is None or task_run.end_time is None:
         return None
     return (task_run.end_time - task_run.start_time).total_seconds()
-
-
-class EndedRun(PrefectTaskRunFuture[Any]):
-    """A task run that has ended, for the `wait_for` of a later one.
-
-    It has neither the value nor the error, so that it is small and can be pickled.
-    """
-
-    def __init__(self, task_run_id: UUID, flow_run_id: UUID | None) -> None:
-        super().__init__(task_run_id)
-        details = StateDetails(task_run_id=task_run_id, flow_run_id=flow_run_id)
-        self._final_state = Completed(data=True, state_details=details)
-
-    def wait(self, timeout: float | None = None) -> None:
-        return
-
-    def result(self, timeout: float | None = None, raise_on_failure: bool = True) -> Any:
-        return True
-
-    def add_done_callback(self, fn: Callable[[PrefectFuture[Any]], None]) -> None:
-        fn(self)
 
 
 # -- the branches of a fan-out

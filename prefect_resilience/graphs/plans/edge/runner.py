@@ -27,13 +27,14 @@ from prefect_resilience.base.text import plural
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.graphs.plans.edge import outcomes
 from prefect_resilience.graphs.plans.edge.nodes import Job, TaskFactory, items_of, recording_task_runs
-from prefect_resilience.graphs.plans.edge.outcomes import Branches, EndedRun, NodeOutcome, outcome_of
+from prefect_resilience.graphs.plans.edge.outcomes import Branches, NodeOutcome, outcome_of
 from prefect_resilience.graphs.plans.lookups import Rendering
 from prefect_resilience.graphs.plans.model import FanOut, Inject, Node, Plan
 from prefect_resilience.graphs.plans.reading.reading import read_added
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult, failure_of
 from prefect_resilience.graphs.plans.routes import Routing, routes, state_of
 from prefect_resilience.graphs.plans.schedule import Ended, Schedule, ScheduleStep, Skip, name_some
+from prefect_resilience.graphs.routing.edge.targets import following
 from prefect_resilience.graphs.routing.edge.upstream import outside_transactions
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 from prefect_resilience.telemetry.edge.events import emit
@@ -149,7 +150,7 @@ class Run:
 
     def _submit(self, job: Job) -> None:
         node = job.node
-        arrows = [EndedRun(run, self.flow_run_id) for run in self._upstream(node)]
+        arrows = following(self._upstream(node))
         handled = bool(node.on_failure or self.handlers.get(node.id))
         try:
             with caller_checks_failures() if handled else nullcontext():

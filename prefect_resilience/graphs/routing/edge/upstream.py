@@ -7,7 +7,6 @@ mapping of these, which has failed if one of them has failed.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
@@ -127,16 +126,11 @@ def _ending_of_collection(upstream: Any) -> Ending:
 
 def _ending_of_state(state: State[Any]) -> Ending:
     if state.is_completed():
-        return Gave(result_of(state))
+        return Gave(state.result(raise_on_failure=False, _sync=True))  # pyright: ignore
     if state.is_failed() or state.is_crashed():
         error = cast("BaseException", get_state_exception(state, _sync=True))  # pyright: ignore
         return FailedUpstream(error, context_of(error, state))
     return NeverRan(state)
-
-
-def result_of(state: State[Any]) -> Any:
-    """The value of a completed state. Raises Prefect's error if the result was not persisted."""
-    return state.result(raise_on_failure=False, _sync=True)  # pyright: ignore
 
 
 def context_of(error: BaseException, state: State[Any] | None = None) -> ErrorContext:
@@ -253,7 +247,7 @@ def announce(kind: str, name: str, *, chosen: str, why: str, error: ErrorContext
 def ended(name: str, why: str, value: Any, *, instead_of: ErrorContext | None = None) -> State[Any]:
     """A completed state with this name. `instead_of` is the error that was handled."""
     message = redact(why)
-    _logger().info("%s: %s", name, message)
+    get_run_logger().info("%s: %s", name, message)
     if instead_of is None:
         return Completed(name=name, message=message, data=value)
     state = Completed(cls=ReplacedState, name=name, message=message, data=value)
@@ -264,7 +258,7 @@ def ended(name: str, why: str, value: Any, *, instead_of: ErrorContext | None = 
 def not_run(ending: NeverRan, why: str) -> State[Any]:
     """The state of a node whose upstream never ran: the same as the upstream's."""
     message = redact(f"{why}: {ending.why}")
-    _logger().warning("%s", message)
+    get_run_logger().warning("%s", message)
     if ending.state.is_cancelled() or ending.state.is_cancelling():
         return Cancelled(message=message)
     return Pending(name="NotReady", message=message)
@@ -272,12 +266,8 @@ def not_run(ending: NeverRan, why: str) -> State[Any]:
 
 def passed_on(ending: FailedUpstream, why: str) -> NoReturn:
     """Raise the upstream's error."""
-    _logger().warning("%s: %s", why, ending.context.summary())
+    get_run_logger().warning("%s: %s", why, ending.context.summary())
     raise ending.error
-
-
-def _logger() -> logging.LoggerAdapter[Any] | logging.Logger:
-    return cast("Any", get_run_logger())
 
 
 def value_of(ending: Ending) -> Any:
