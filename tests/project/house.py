@@ -19,9 +19,9 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 40553,
+    "lines of code": 40536,
     "files": 295,
-    "longest file, lines": 397,
+    "longest file, lines": 396,
     "arrows between rooms": 45,
     "arrows upward": 0,
     "arrows that only late imports make": 0,

@@ -18,7 +18,6 @@ PARKED = "Parked"
 LEAD = 30.0
 """The fewest seconds for which a run is parked: a worker takes a run up to 10 s early, and by then the old
 process must have ended."""
-KEPT_SECONDS = 7 * 86_400.0
 
 
 class ParkedRun(BaseModel, frozen=True):

@@ -65,23 +65,18 @@ class RunningEffects:
     @contextmanager
     def including(self, call: int) -> Generator[None]:
         """A call runs within the block. In the main thread, SIGTERM waits for its end."""
-        if not in_main_thread():
-            self.in_threads.add(call)
-            try:
-                yield
-            finally:
-                self.in_threads.discard(call)
-            return
-        self._in_main.add(call)
+        in_main = in_main_thread()
+        calls = self._in_main if in_main else self.in_threads
+        calls.add(call)
         try:
             earlier = signal.getsignal(signal.SIGTERM)
-            if self._earlier is None and callable(earlier):
+            if in_main and self._earlier is None and callable(earlier):
                 self._earlier = earlier
                 signal.signal(signal.SIGTERM, self._hear)
             yield
         finally:
-            self._in_main.discard(call)
-            if not self._in_main and self._earlier is not None:
+            calls.discard(call)
+            if in_main and not self._in_main and self._earlier is not None:
                 if self._timer is None:
                     self._release()
                 else:

@@ -119,12 +119,8 @@ def policy_of(task: Task[Any, Any], ours: Mapping[str, Any], theirs: Mapping[str
         return as_policy(ours["retry"])
     if task.retries or theirs.get("retries") is not None:
         return prefects_own(task)
-    written = {name: value for name, value in theirs.items() if value is not None}
-    if task.retry_delay_seconds:
-        written["retry_delay_seconds"] = task.retry_delay_seconds
-    if task.retry_jitter_factor:
-        written["retry_jitter_factor"] = task.retry_jitter_factor
-    return retry_with(DEFAULT_RETRY, task, written)
+    written = [name for name in RETRY_OPTIONS if theirs.get(name) is not None or getattr(task, name)]
+    return retry_with(DEFAULT_RETRY, task, dict.fromkeys(written))
 
 
 def restarting(task: Task[Any, Any], ours: Mapping[str, Any], *, asked: bool) -> Mapping[str, Any]:

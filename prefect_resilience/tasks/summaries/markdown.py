@@ -34,7 +34,6 @@ COMMAND = "prefect-resilience batches"
 DOUBTS_SHOWN = 3
 URL = re.compile(r"(https?://[^\s`'\"<>;,)]+)")
 CHANGES = (MOVES, "store.")
-PASS_COLUMNS = ("pass", "began", "took", "task runs", "retries", "outcomes")
 SILENT = 2.0
 """Seconds from the last sign of life to the report of a crash, from which on both are shown."""
 
@@ -170,7 +169,8 @@ def _passes(story: Story) -> list[str]:
         return []
     numbered = [(part, _number_of(story.passes[:place])) for place, part in enumerate(story.passes, 1)]
     rows = [pass_row(part, number) for part, number in numbered[-MOST_ROWS:]]
-    lines = table("Passes", PASS_COLUMNS, rows, len(story.passes))
+    columns = ("pass", "began", "took", "task runs", "retries", "outcomes")
+    lines = table("Passes", columns, rows, len(story.passes))
     for part, number in numbered[-MOST_ROWS:]:
         start, end = describe_start(part.run_pass.start), describe_end(part)
         words = f"{bounded(start, LONGEST_CELL)}; ended: {bounded(end, LONGEST_CELL)}"

@@ -25,15 +25,7 @@ from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge.flow_runs import LETS_GO, hold_on, set_state
 from prefect_resilience.durable.batches.edge.marks import asking
-from prefect_resilience.durable.batches.parked import (
-    KEPT_SECONDS,
-    LEAD,
-    PARKED,
-    PREFIX,
-    ParkedRun,
-    key_of,
-    message_of,
-)
+from prefect_resilience.durable.batches.parked import LEAD, PARKED, PREFIX, ParkedRun, key_of, message_of
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
@@ -48,6 +40,7 @@ TRY_AGAIN = 10.0
 """Seconds between two attempts to park while the Prefect API is unavailable."""
 TAKEN = 15.0
 """Seconds before the time of a run from which on a worker may have taken it."""
+KEPT_SECONDS = 7 * 86_400.0
 LATE = 120.0
 """How many seconds late a parked run must be before it counts as stranded."""
 
