@@ -81,11 +81,23 @@ _threads: list[threading.Thread] = []
 
 @dataclass(frozen=True)
 class Ending:
-    """What a flow leaves at its end. `policy`: the limits of its automatic recovery, if it has one."""
+    """What a flow leaves at its end. It is the hook of a resilient flow, whose copies lose unknown fields.
+
+    `policy`: the limits of its automatic recovery, if it has one.
+    """
 
     summary: bool = True
     hint: bool = True
     policy: RecoveryPolicy | None = None
+
+    __name__ = "run_summary"
+
+    def __call__(self, flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
+        """Write the artifacts. Returns an awaitable if an event loop is running, to keep the loop free."""
+        if not is_enabled():
+            return None
+        leave = partial(_leave, self, flow, flow_run, state)
+        return asyncio.to_thread(leave) if has_loop() else leave()
 
 
 def run_summary(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
@@ -96,15 +108,7 @@ def run_summary(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> A
     circuit, answered by a fallback, replayed or is in doubt; after a run that ended badly, also how to
     continue. A run without any such event gets no artifact. Never raises.
     """
-    return leave_artifacts(Ending(), flow, flow_run, state)
-
-
-def leave_artifacts(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
-    """Write the artifacts. Returns an awaitable if an event loop is running, to keep the loop free."""
-    if not is_enabled():
-        return None
-    leave = partial(_leave, ending, flow, flow_run, state)
-    return asyncio.to_thread(leave) if has_loop() else leave()
+    return Ending()(flow, flow_run, state)
 
 
 def _leave(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, contextmanager, nullcontext
 from copy import copy
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial, update_wrapper
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
@@ -41,7 +40,7 @@ from prefect_resilience.errors.requests import (
 from prefect_resilience.errors.secrets.redact import learn_secrets
 from prefect_resilience.errors.secrets.scrub import scrub_exception
 from prefect_resilience.tasks.edge.answers import Again
-from prefect_resilience.tasks.edge.ending import Ending, leave_artifacts
+from prefect_resilience.tasks.edge.ending import Ending
 from prefect_resilience.tasks.edge.flow_options import (
     DEFAULTS,
     FlowGuard,
@@ -124,18 +123,6 @@ R = TypeVar("R")
 HOOKS = ("on_completion_hooks", "on_failure_hooks", "on_cancellation_hooks", "on_crashed_hooks")
 
 
-@dataclass(frozen=True)
-class AtTheEnd:
-    """The hook of a resilient flow. It carries its options, since copies of a flow lose unknown fields."""
-
-    ending: Ending
-
-    __name__ = "run_summary"
-
-    def __call__(self, flow: Flow[..., Any], flow_run: Any, state: Any) -> Any:
-        return leave_artifacts(self.ending, flow, flow_run, state)
-
-
 class ResilientFlow(Flow[P, R]):
     """A Prefect flow that reports at its end what happened, and how to continue if it ended badly.
 
@@ -164,9 +151,8 @@ class ResilientFlow(Flow[P, R]):
     @classmethod
     def _of(cls, flow: Flow[P, R], guard: FlowGuard) -> ResilientFlow[P, R]:
         """A copy of a plain flow, with the guard around its function."""
-        flow_copy = copy(flow)
-        flow_copy.__class__ = class_of_copy(cls, type(flow), Flow)
-        resilient = cast("ResilientFlow[P, R]", flow_copy)
+        resilient: Any = copy(flow)
+        resilient.__class__ = class_of_copy(cls, type(flow), Flow)
         resilient._guard_with(guard)
         return resilient
 
@@ -180,14 +166,14 @@ class ResilientFlow(Flow[P, R]):
         plain.fn = around(guard, bound_to=self.fn)
         if guard.ending.summary or guard.ending.hint:
             for name in HOOKS:
-                getattr(self, name).append(AtTheEnd(guard.ending))
+                getattr(self, name).append(guard.ending)
 
     def _plain_copy(self) -> Flow[P, R]:
         """A plain Prefect copy: with its own function and hooks."""
         plain = copy(self)
         plain.fn = bound_like(self.fn, copy_of=self.guard.fn)
         for name in HOOKS:
-            own = [hook for hook in getattr(self, name) if not isinstance(hook, AtTheEnd)]
+            own = [hook for hook in getattr(self, name) if not isinstance(hook, Ending)]
             setattr(plain, name, own)
         return plain
 
@@ -204,10 +190,7 @@ class ResilientFlow(Flow[P, R]):
             """A copy with other options, ours or Prefect's. Options that are not given stay the same."""
             ours, theirs = split(options, more_options(type(self), ResilientFlow))
             plain = super(ResilientFlow, self._plain_copy()).with_options(**theirs)
-            for mark in ("_isclassmethod", "_isstaticmethod"):
-                if hasattr(self, mark):
-                    setattr(plain, mark, getattr(self, mark))
-            return ResilientFlow._of(plain, with_changes(self.guard, ours))
+            return ResilientFlow._of(bound_like(self, copy_of=plain), with_changes(self.guard, ours))
 
 
 # -- around the function
@@ -357,18 +340,14 @@ else:
         Every option of `prefect.flow` works too. Raises ConfigurationError for invalid options.
         """
         if fn is None:
-            return partial(_decorate, options)
-        return _decorate(options, fn)
+            return partial(resilient_flow, **options)
+        if isinstance(fn, Flow):
+            name = getattr(fn.fn, "__name__", fn.name)
+            raise ConfigurationError(f"{fn.name!r} is already a flow: write ResilientFlow.wrap({name}, ...)")
+        if isinstance(fn, Task):
+            raise ConfigurationError(
+                f"@resilient_flow decorates the task {fn.name!r}: decorate a function that calls the task"
+            )
+        return ResilientFlow(fn, **options)
 
     resilient_flow.from_source = Flow.from_source
-
-
-def _decorate(options: Mapping[str, Any], fn: Callable[..., Any]) -> ResilientFlow[..., Any]:
-    if isinstance(fn, Flow):
-        name = getattr(fn.fn, "__name__", fn.name)
-        raise ConfigurationError(f"{fn.name!r} is already a flow: write ResilientFlow.wrap({name}, ...)")
-    if isinstance(fn, Task):
-        raise ConfigurationError(
-            f"@resilient_flow decorates the task {fn.name!r}: decorate a function that calls the task"
-        )
-    return ResilientFlow(fn, **options)

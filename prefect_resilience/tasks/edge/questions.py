@@ -198,9 +198,13 @@ def class_of_copy(resilient: type[Any], kind: type[Any], usual: type[Any]) -> ty
     return type(f"Resilient{kind.__name__}", (resilient, kind), members)
 
 
-def bound_like(bound: Callable[..., Any], copy_of: Callable[..., Any]) -> Callable[..., Any]:
-    """Copy the marks by which Prefect binds a method from one function to another."""
-    for mark in ("__prefect_self__", "__prefect_cls__"):
+BINDING = ("__prefect_self__", "__prefect_cls__", "_isclassmethod", "_isstaticmethod")
+"""The marks by which Prefect binds methods: of functions, then of tasks and flows."""
+
+
+def bound_like(bound: Any, copy_of: Any, *more: str) -> Any:
+    """Copy the marks of a function, task or flow to a copy of it: those in BINDING, and `more`."""
+    for mark in (*BINDING, *more):
         if hasattr(bound, mark):
             setattr(copy_of, mark, getattr(bound, mark))
     return copy_of

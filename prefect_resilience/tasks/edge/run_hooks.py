@@ -66,7 +66,7 @@ def _make_letter(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> 
     arguments = _parameters_of(task_run)
     keep_secrets_out_of_logs()
     learn_secrets(arguments)
-    error, flow_run = error_context(state), _flow_run()
+    error, flow_run, begun = error_context(state), _flow_run(), max(task_run.run_count, 1)
     return letter_of(
         arguments,
         error and _with_run(error, task, task_run),
@@ -79,14 +79,9 @@ def _make_letter(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> 
         task_run_id=str(task_run.id),
         run_count=flow_run.run_count if flow_run is not None else 1,
         starts=starts_around(flow_run),
-        attempts=_attempts_of(error, task_run),
+        # By the error's history, or by Prefect's count of starts.
+        attempts=begun if error is None else max(error.attempt, begun) - error.rejected_calls,
     )
-
-
-def _attempts_of(error: ErrorContext | None, task_run: TaskRun) -> int:
-    """The attempts that were made, by the error's history or by Prefect's count of starts."""
-    starts = max(task_run.run_count, 1)
-    return starts if error is None else max(error.attempt, starts) - error.rejected_calls
 
 
 def _keep(letter: DeadLetter, contents: Contents, log: Log) -> None:

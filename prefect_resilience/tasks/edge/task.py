@@ -119,9 +119,8 @@ class ResilientTask(Task[P, R]):
     @classmethod
     def _of(cls, task: Task[P, R], guard: Guard, written: Mapping[str, Any]) -> ResilientTask[P, R]:
         """A copy of a plain task, with the guard around its function."""
-        task_copy = copy(task)
-        task_copy.__class__ = class_of_copy(cls, type(task), Task)
-        resilient = cast("ResilientTask[P, R]", task_copy)
+        resilient: Any = copy(task)
+        resilient.__class__ = class_of_copy(cls, type(task), Task)
         resilient._guard_with(guard, written)
         return resilient
 
@@ -221,9 +220,7 @@ class ResilientTask(Task[P, R]):
         self, made: Task[P, R], ours: Mapping[str, Any], theirs: Mapping[str, Any]
     ) -> ResilientTask[P, R]:
         """A resilient copy of a task that Prefect made with other options."""
-        for mark in ("_isclassmethod", "_isstaticmethod", "task_key", "source_code"):
-            if hasattr(self, mark):
-                setattr(made, mark, getattr(self, mark))
+        bound_like(self, made, "task_key", "source_code")
         guard = self.guard
         retries = theirs.get("retries") is not None
         written = {**restarting(made, {**self._written, **ours}, asked=retries)}
@@ -366,11 +363,7 @@ def resilient_task(fn: Callable[..., Any] | None = None, /, **options: Any) -> A
         'unknown'
     """
     if fn is None:
-        return functools.partial(_decorate, options)
-    return _decorate(options, fn)
-
-
-def _decorate(options: Mapping[str, Any], fn: Callable[..., Any]) -> ResilientTask[..., Any]:
+        return functools.partial(resilient_task, **options)
     if isinstance(fn, Task):
         raise ConfigurationError(f"{fn.name!r} is already a task: write ResilientTask.wrap({fn.name}, ...)")
     return ResilientTask(fn, **options)

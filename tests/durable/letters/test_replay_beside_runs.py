@@ -66,7 +66,7 @@ def comes_to(letter: dead_letters.DeadLetter, state: State) -> None:
 @pytest.fixture
 def unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a pass had been cut off right after its calls, before it could tell of them."""
-    monkeypatch.setattr(run_hooks, "settle_for_task", lambda task_run: None)
+    monkeypatch.setattr(run_hooks, "settle_for_task", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +195,7 @@ def test_an_effect_is_replayed_although_nobody_knows(receiver: Receiver, monkeyp
     monkeypatch.setenv("RECEIVER", "http://127.0.0.1:9")  # refused: it never arrived
     run_id = billing(return_state=True).state_details.flow_run_id
     monkeypatch.setenv("RECEIVER", receiver.url)
-    monkeypatch.setattr(run_hooks, "settle_for_task", lambda task_run: None)
+    monkeypatch.setattr(run_hooks, "settle_for_task", lambda *_: None)
     again(run_id, billing)
     (letter,) = dead_letters.list()
     comes_to(letter, of_prefect.Crashed())

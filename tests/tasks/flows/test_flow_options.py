@@ -10,7 +10,7 @@ from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
 from prefect_resilience import Backoff, ConfigurationError, RecoveryPolicy, ResilientFlow, resilient_flow
-from prefect_resilience.tasks.edge.flow import AtTheEnd
+from prefect_resilience.tasks.edge.ending import Ending
 
 
 def month(n: int, name: str = "x") -> str:
@@ -136,7 +136,7 @@ def test_recovery_in_its_forms(written, policy):
 def test_it_travels():
     ours = cloudpickle.loads(cloudpickle.dumps(resilient_flow(batch="b-{n}")(month)))
     assert ours.guard.batch == "b-{n}"
-    assert any(isinstance(hook, AtTheEnd) for hook in ours.on_failure_hooks)
+    assert any(isinstance(hook, Ending) for hook in ours.on_failure_hooks)
     assert ours.fn(2) == "2-x"
     assert ours.fn.__wrapped__ is ours.guard.fn
 
