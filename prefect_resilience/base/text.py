@@ -18,6 +18,12 @@ def one_line(said: object) -> str:
     return " ".join(str(said).split()) or (type(said).__name__ if isinstance(said, BaseException) else "")
 
 
+def printable(text: str) -> str:
+    """`text` on one line without control characters. Names and errors may come from services."""
+    folded = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in folded)
+
+
 def sentence_of(text: object) -> str:
     """`text` with a capital letter at its beginning."""
     sentence = str(text)

@@ -11,7 +11,7 @@ from typing import Any
 
 from prefect_resilience.base.durations import moment_of
 from prefect_resilience.base.edge.current_settings import api_url
-from prefect_resilience.base.text import plural
+from prefect_resilience.base.text import plural, printable
 from prefect_resilience.durable.batches.decisions import (
     ApiUnavailable,
     RecoveryReport,
@@ -32,7 +32,7 @@ from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.sagas.compensations import KEYS_SHOWN
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.look import printable, safe
+from prefect_resilience.operations.cli.look import safe
 
 COUNTED = ("unknown", "intended", "failed", "done", "compensated")
 HINTS_SHOWN = 200

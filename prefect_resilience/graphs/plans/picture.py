@@ -16,7 +16,7 @@ from statistics import mean
 from typing import Any, Literal, NamedTuple, cast
 from unicodedata import east_asian_width
 
-from prefect_resilience.base.text import element, lasting, number, rect, svg, words
+from prefect_resilience.base.text import element, lasting, number, printable, rect, svg, words
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans.model import Node, Plan
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
@@ -83,8 +83,7 @@ class Picture(NamedTuple):
 
 def one_line(text: str, most: int) -> str:
     """`text` without secrets on one line of at most `most` characters; a cut is shown by `…`."""
-    line = " ".join(redact(text[: most * 8]).split())
-    line = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
+    line = printable(redact(text[: most * 8]))
     return line if len(line) <= most else line[: most - 1].rstrip() + "…"
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from prefect_resilience.operations.users_code import is_constant, origin_of
 
 TASK = ("prefect.task", "prefect.tasks.task")
+IMPORTED = (*TASK, "prefect")
 KEPT = ("retries", "retry_delay_seconds", "retry_jitter_factor", "retry_condition_fn", "timeout_seconds")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -217,12 +218,17 @@ def _imports(source: Text, tree: ast.Module, names: dict[str, str], done: set[in
     # A text may be a name in `__all__`.
     names_in_use |= {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     at_top = False
-    for node in _importing(tree):
-        inside = node.col_offset > 0
-        wanted = new if inside or not at_top else ""
-        at_top = at_top or not inside
-        gone = [alias for alias in node.names if _is_gone(node, alias, names_in_use)]
-        if gone and len(gone) == len(node.names):
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        old = [alias for alias in node.names if module + alias.name in IMPORTED]
+        if not old:
+            continue
+        wanted = new if node.col_offset or not at_top else ""
+        at_top = at_top or not node.col_offset
+        gone = [alias for alias in old if (alias.asname or alias.name) not in names_in_use]
+        if len(gone) == len(node.names):
             yield Edit(source.start(node), source.end(node), wanted)
             continue
         for alias in gone:
@@ -230,24 +236,6 @@ def _imports(source: Text, tree: ast.Module, names: dict[str, str], done: set[in
         if wanted:
             place = source.end(node)
             yield Edit(place, place, f"{source.newline}{source.indent(node)}{wanted}")
-
-
-def _importing(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
-    """The statements that import Prefect's `task`, or Prefect."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            if any(f"{node.module}.{alias.name}" in TASK for alias in node.names):
-                yield node
-        elif isinstance(node, ast.Import) and any(alias.name == "prefect" for alias in node.names):
-            yield node
-
-
-def _is_gone(node: ast.Import | ast.ImportFrom, alias: ast.alias, left: set[str]) -> bool:
-    return (
-        isinstance(node, ast.ImportFrom)
-        and f"{node.module}.{alias.name}" in TASK
-        and (alias.asname or alias.name) not in left
-    )
 
 
 def _without(source: Text, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> Edit:

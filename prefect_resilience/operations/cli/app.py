@@ -63,15 +63,11 @@ def main() -> NoReturn:
     logging.getLogger("prefect_resilience").addHandler(logging.NullHandler())
     logging.getLogger("prefect_resilience").propagate = False
     look.prepare()
-    sys.exit(_exit_code())
-
-
-def _exit_code() -> int:
     with at_a_terminal(user_of_host()) as events:
         code = _run()
     if events.trouble is not None:
         look.say(f"Done, but the event was not sent: the Prefect API did not accept it ({events.trouble}).")
-    return code
+    sys.exit(code)
 
 
 def _run() -> int:

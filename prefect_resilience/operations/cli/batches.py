@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from prefect_resilience.base.text import plural
+from prefect_resilience.base.text import plural, printable
 from prefect_resilience.durable.batches.edge import known
 from prefect_resilience.durable.batches.edge.status import BatchStatus, batch_status
 from prefect_resilience.durable.batches.strategies import Strategy
@@ -17,7 +17,6 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations import batch_rows as rows
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Flag
 from prefect_resilience.operations.users_code import import_from_here
 
@@ -201,10 +200,8 @@ def prune(*, older_than: str, how: options.Planning = options.PLANNING) -> int:
     before = options.since("--older-than", older_than)
     columns: look.Columns = {"batch": "batch_id", "effects": "total", "last": "last_at"}
     with how.at_store() as url:
-        prune = partial(known.prune, before, store=url)
-        batches, sentence = how.sweep(
-            "archive", "batch", "batches", columns, lambda dry_run: prune(dry_run=dry_run)
-        )
+        work = partial(known.prune, before, store=url)
+        batches, sentence = how.sweep("archive", "batch", "batches", columns, work)
     return how.answer([rows.BatchRow(batch).as_json for batch in batches], sentence)
 
 

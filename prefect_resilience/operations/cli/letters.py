@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from prefect_resilience.base.text import plural
+from prefect_resilience.base.text import plural, printable
 from prefect_resilience.durable.letters.edge.known import check_task, choose, queue_of
 from prefect_resilience.durable.letters.model import LetterOutcome, Status
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -152,7 +152,7 @@ def replay(
             row = bar.add_task("starting", total=None)
 
             def show_progress(done: int, total: int, outcome: LetterOutcome) -> None:
-                last = escape(f"{outcome.result} {look.printable(outcome.name)}"[:80])
+                last = escape(f"{outcome.result} {printable(outcome.name)}"[:80])
                 bar.update(row, completed=done, total=total, description=last)
 
             work = Replaying(queue, rate, force, values, progress=show_progress, despite_run=force and named)
@@ -181,10 +181,8 @@ def purge(
     """
     before = options.since("--older-than", older_than)
     with how.at_store() as url:
-        purge = partial(queue_of(url).purge, before, include_waiting=include_waiting)
-        letters, sentence = how.sweep(
-            "purge", "dead letter", "dead letters", rows.COLUMNS, lambda dry_run: purge(dry_run=dry_run)
-        )
+        work = partial(queue_of(url).purge, before, include_waiting=include_waiting)
+        letters, sentence = how.sweep("purge", "dead letter", "dead letters", rows.COLUMNS, work)
     return how.answer(letters, sentence)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from cyclopts import App
 from pydantic import BaseModel
@@ -13,8 +13,6 @@ from prefect_resilience.guards.limits.spend import read_spending
 from prefect_resilience.guards.limits.tokens import read_buckets
 from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.options import ANSWERING, Answering
-
-SHOWN = 100
 
 
 class LimitRow(BaseModel, frozen=True):
@@ -58,12 +56,6 @@ def read_limits(store: StoreReference = None) -> list[LimitRow]:
         for cap in read_spending(store)
     ]
     return sorted(rows, key=lambda row: (row.room == "now", row.name, row.per))
-
-
-def page_rows(limits: list[LimitRow]) -> dict[str, dict[str, Any]]:
-    """The rows of the page."""
-    shown = enumerate(limits[:SHOWN])
-    return {f"{limit.name} {limit.per}": {**limit.model_dump(), "place": place} for place, limit in shown}
 
 
 app: App = App(name="limits", version_flags=[])

@@ -21,7 +21,7 @@ from rich.console import Console, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from prefect_resilience.base.text import lasting, sentence_of
+from prefect_resilience.base.text import lasting, printable, sentence_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 
@@ -47,12 +47,6 @@ def state(name: str, word: str | None = None) -> Text:
     sign, colour = STATES.get(name, ("", ""))
     shown = WORDS.get(name, name.replace("_", " ")) if word is None else word
     return Text(f"{sign} {shown}".strip(), style=colour)
-
-
-def printable(text: str) -> str:
-    """`text` on one line without control characters. Names and errors may come from services."""
-    folded = " ".join(text.split())
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in folded)
 
 
 @lru_cache(maxsize=4096)

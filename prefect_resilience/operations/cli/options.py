@@ -95,16 +95,16 @@ class Planning(Asking):
         noun: str,
         several: str,
         columns: look.Columns,
-        work: Callable[[bool], Iterable[T]],
+        work: Callable[..., Iterable[T]],
     ) -> tuple[list[T], str]:
-        """Preview what `work(True)` yields, ask, and do it by `work(False)`.
+        """Preview what `work(dry_run=True)` yields, ask, and do it.
 
         Returns its items (without --json only the first ones) and a sentence.
         """
-        items, number = self._take(work(True))
+        items, number = self._take(work(dry_run=True))
         if number and not self.dry_run:
             self.confirm(f"{verb} {plural(number, noun, several)}", columns, items, number)
-            items, number = self._take(work(False))
+            items, number = self._take(work())
         was = "would be" if self.dry_run else "was" if number == 1 else "were"
         return items, f"{plural(number, noun, several)} {was} {verb}d."
 

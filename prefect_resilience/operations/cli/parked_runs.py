@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from prefect_resilience.base.edge.current_settings import api_url
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.base.process import user_of_host
-from prefect_resilience.base.text import plural, utc_text
+from prefect_resilience.base.text import plural, printable, utc_text
 from prefect_resilience.durable.batches.edge.closing import list_running
 from prefect_resilience.durable.batches.edge.flow_runs import find_run, find_runs
 from prefect_resilience.durable.batches.edge.parking import list_parked, wake
@@ -20,8 +20,6 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.options import ANSWERING, Answering, Limit
-
-SHOWN = 100
 
 app: App = App(name="runs", version_flags=[])
 
@@ -66,12 +64,6 @@ def read_parked(store: str | None) -> list[ParkedRun]:
 def row_of(run: ParkedRun) -> RunRow:
     fields = run.model_dump(include={"flow_run_id", "name", "until", "circuit"})
     return RunRow(state="parked", since=run.at, why=redact(run.why), **fields)
-
-
-def page_rows(store: str | None) -> dict[str, dict[str, Any]]:
-    """The rows of the page, by the ids of the runs."""
-    rows = enumerate(map(row_of, read_parked(store)[:SHOWN]))
-    return {row.flow_run_id: {**row.model_dump(), "place": place} for place, row in rows}
 
 
 @app.command(name="list")
@@ -125,7 +117,7 @@ def wake_runs(run: str, *more: str, how: Answering = ANSWERING) -> int:
             reason, now = (answer, parked) if isinstance(answer, str) else (None, answer)
             rows.append({**row_of(now).model_dump(), "rejected": reason})
             goes_on = f"goes on at {utc_text(now.until)}"
-            lines.append(f"{look.printable(now.name)} {f'was not woken: {reason}' if reason else goes_on}.")
+            lines.append(f"{printable(now.name)} {f'was not woken: {reason}' if reason else goes_on}.")
     how.answer(rows, *lines)
     return 1 if any(row["rejected"] for row in rows) else 0
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.base.text import lasting, one_line, plural
+from prefect_resilience.base.text import lasting, one_line, plural, printable
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
@@ -24,7 +24,6 @@ from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
 from prefect_resilience.graphs.plans.reading.reading import plan_of_text, read_plan
 from prefect_resilience.graphs.plans.result import NodeResult, PlanFailed, PlanResult
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Json
 from prefect_resilience.operations.users_code import load_module, output_of_others
 

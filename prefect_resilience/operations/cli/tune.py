@@ -8,11 +8,10 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import RenderableType
 
-from prefect_resilience.base.text import plural
+from prefect_resilience.base.text import plural, printable
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations import tuning
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Flag, Json, Yes
 from prefect_resilience.operations.tuning import applying
 from prefect_resilience.operations.tuning import report as texts

@@ -83,10 +83,12 @@ class Desk:
         return budgets(get_budgets(self.circuits))
 
     def read_limits(self) -> Parts:
-        return {"limits": limits.page_rows(limits.read_limits(self.circuits))}
+        read = limits.read_limits(self.circuits)[:ROWS_SHOWN]
+        return {"limits": add_places({f"{row.name} {row.per}": row.model_dump() for row in read})}
 
     def read_parked(self) -> Parts:
-        return {"parked": parked_runs.page_rows(self.store)}
+        read = map(parked_runs.row_of, parked_runs.read_parked(self.store)[:ROWS_SHOWN])
+        return {"parked": add_places({row.flow_run_id: row.model_dump() for row in read})}
 
     # -- orders
 
@@ -236,7 +238,12 @@ class Hub:
 
 # -- rows that only the page shows
 
-BUDGETS_SHOWN = 100
+ROWS_SHOWN = 100
+
+
+def add_places(rows: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Each row with its place on the page."""
+    return {name: {"place": place, **row} for place, (name, row) in enumerate(rows.items())}
 
 
 def budgets(listed: Iterable[BudgetStatus]) -> Parts:
@@ -245,13 +252,13 @@ def budgets(listed: Iterable[BudgetStatus]) -> Parts:
     rows = {
         budget.name: {
             **budget.model_dump(include={"objective", "window", "bad", "burned"}),
-            **{"place": place, "runs": budget.runs, "remaining": round(budget.remaining, 3)},
+            **{"runs": budget.runs, "remaining": round(budget.remaining, 3)},
             "why": redact(budget.why or ""),
         }
-        for place, budget in enumerate(ordered[:BUDGETS_SHOWN])
+        for budget in ordered[:ROWS_SHOWN]
     }
     burning = sum(budget.burned for budget in ordered)
-    return {"budgets": rows, "summary": {"budgets": {"total": len(ordered), "burning": burning}}}
+    return {"budgets": add_places(rows), "summary": {"budgets": {"total": len(ordered), "burning": burning}}}
 
 
 NEEDS: tuple[tuple[str, str, str, str, Literal["open", "probing"]], ...] = (

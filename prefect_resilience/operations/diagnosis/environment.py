@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, requires, version
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from packaging.requirements import Requirement
 from prefect.client.orchestration import SyncPrefectClient
@@ -210,21 +210,16 @@ def events(
     client: SyncPrefectClient, wait: Callable[[float], None] = time.sleep
 ) -> Iterator[DiagnosisFinding]:
     """Events that are sent but do not arrive: automations would never run."""
-    event_id = uuid4()
-    _send(client, event_id)
+    resource = {"prefect.resource.id": f"{NAME}.doctor.{uuid4()}", "prefect.resource.name": "doctor"}
+    event = Event(event=f"{NAME}.doctor.asked", resource=Resource(resource))
+    client.request("POST", "/events", json=[event.model_dump(mode="json")])
     deadline = time.monotonic() + EVENT_ARRIVES
-    body = {"filter": {"id": {"id": [str(event_id)]}}}
+    body = {"filter": {"id": {"id": [str(event.id)]}}}
     while not client.request("POST", "/events/filter", json=body).json()["events"]:
         if time.monotonic() > deadline:
             yield finding("events.lost", "the Prefect API", seconds=EVENT_ARRIVES)
             return
         wait(0.2)
-
-
-def _send(client: SyncPrefectClient, event_id: UUID) -> None:
-    resource = {"prefect.resource.id": f"{NAME}.doctor.{event_id}", "prefect.resource.name": "doctor"}
-    event = Event(id=event_id, event=f"{NAME}.doctor.asked", resource=Resource(resource))
-    client.request("POST", "/events", json=[event.model_dump(mode="json")])
 
 
 def pools(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:

@@ -117,14 +117,14 @@ class EventFigures:
     def __init__(self, api: Api, period: Period) -> None:
         self.codes: Counter[str] = Counter()
         self.categories: Counter[str] = Counter()
-        for row in api.count_by("resource", _about(period, "attempt.failed")):
+        for row in api.count_by("resource", period.events(ours("attempt.failed"))):
             category, _, code = row["value"].removeprefix(f"{PREFIX}.error.").partition(".")
             self.codes[code] += row["count"]
             self.categories[category] += row["count"]
-        self.rejected: Counter[str] = _by_name(api, _about(period, REFUSED))
-        self.openings: Counter[str] = _by_name(api, _about(period, OPENED))
-        self.in_doubt: int = _by_name(api, _about(period, "effect.in-doubt")).total()
-        self.parked: int = _by_name(api, _about(period, "run.parked")).total()
+        self.rejected: Counter[str] = _by_name(api, period.events(ours(REFUSED)))
+        self.openings: Counter[str] = _by_name(api, period.events(ours(OPENED)))
+        self.in_doubt: int = _by_name(api, period.events(ours("effect.in-doubt"))).total()
+        self.parked: int = _by_name(api, period.events(ours("run.parked"))).total()
 
 
 def _by_name(api: Api, about: Filter) -> Counter[str]:
@@ -140,14 +140,9 @@ def _refuse(api: Api, period: Period, tally: Tally, events: EventFigures) -> Non
     of_successes: Counter[str] = Counter()
     for ids in chunks(tally.retried_successes, IDS) if events.rejected else ():
         related = {"related": {"id": [f"prefect.task-run.{run_id}" for run_id in ids]}}
-        of_successes += _by_name(api, {**_about(period, REFUSED), **related})
+        of_successes += _by_name(api, {**period.events(ours(REFUSED)), **related})
     for task, number in events.rejected.items():
         tally.refuse(task, number, of_successes=of_successes[task])
-
-
-def _about(period: Period, *names: str) -> Filter:
-    # By full names, for which the server has an index.
-    return {"occurred": period.occurred(), "event": {"name": ours(*names)}}
 
 
 def _circuits(

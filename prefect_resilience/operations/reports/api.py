@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -55,10 +55,10 @@ class Period:
         after, before = self.bounds
         return {"after_": after, "before_": before}
 
-    def occurred(self) -> Filter:
-        """The filter for events in the period."""
+    def events(self, names: Iterable[str]) -> Filter:
+        """The filter for events of these names: by full names, for which the server has an index."""
         since, until = self.bounds
-        return {"since": since, "until": until}
+        return {"occurred": {"since": since, "until": until}, "event": {"name": [*names]}}
 
     def parts(self, number: int) -> list[Period]:
         """Split the period into `number` equal parts."""
@@ -143,12 +143,8 @@ def opened() -> Generator[Api, None, None]:
         client = get_client(sync_client=True)
     except Exception as error:  # such as a server that could not be started
         raise ReportError(f"no Prefect API is available: {redact(str(error))}") from error
-    with client:
-        api = Api(client)
-        try:
-            yield api
-        finally:
-            api.close()
+    with client, closing(Api(client)) as api:
+        yield api
 
 
 def ours(*happenings: str) -> list[str]:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
-from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, computed_field
+from pydantic import BaseModel, computed_field
 
 from prefect_resilience.durable.letters.model import DeadLetter, Replay
 from prefect_resilience.errors.secrets.redact import redact
@@ -18,16 +17,12 @@ from prefect_resilience.guards.circuits.model import CircuitEntered, CircuitSnap
 from prefect_resilience.telemetry.model import strip_random_part
 
 
-class _Figures(BaseModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
-
-
 def share(part: int, whole: int) -> float | None:
     """`part / whole`; None if `whole` is 0."""
     return part / whole if whole else None
 
 
-class RunFigures(_Figures):
+class RunFigures(BaseModel, frozen=True):
     """Task runs that ended in the period, by outcome.
 
     attempts: attempts that were made. `refused`: attempts that a circuit or a limit rejected. succeeded: the
@@ -73,13 +68,13 @@ class RunFigures(_Figures):
         return share(self.attempts_of_successes, self.succeeded)
 
 
-class TaskFigures(RunFigures):
+class TaskFigures(RunFigures, frozen=True):
     """The figures of one task."""
 
     task: str
 
 
-class FlowFigures(_Figures):
+class FlowFigures(BaseModel, frozen=True):
     """Flow runs that ended in the period by their last state, and their failures before it.
 
     crashes, failures: crashes and failures of flow runs in the period, recovered or not; a crash that is
@@ -102,7 +97,7 @@ class FlowFigures(_Figures):
     parked: int | None = 0
 
 
-class ErrorFigures(_Figures):
+class ErrorFigures(BaseModel, frozen=True):
     """Failed attempts with one error code; `rate`: their share of all attempts."""
 
     code: str
@@ -110,7 +105,7 @@ class ErrorFigures(_Figures):
     rate: float | None
 
 
-class CircuitFigures(_Figures):
+class CircuitFigures(BaseModel, frozen=True):
     """One circuit: its openings, the seconds of the period in which it rejected calls, and its present state.
 
     An opening ends with the next state, or when a probe was allowed: from then on no call is rejected.
@@ -124,7 +119,7 @@ class CircuitFigures(_Figures):
     complete: bool = True
 
 
-class LetterFigures(_Figures):
+class LetterFigures(BaseModel, frozen=True):
     """Dead letters that were created in the period, by present status, and replays that ended in it.
 
     replays_succeeded: the call succeeded, or a fallback answered it. replays_not_made: no call was needed,
@@ -143,14 +138,14 @@ class LetterFigures(_Figures):
     replays_in_doubt: int = 0
 
 
-class EffectFigures(_Figures):
+class EffectFigures(BaseModel, frozen=True):
     """replayed: effects that were already done and not repeated. in_doubt: those with an unknown outcome."""
 
     replayed: int = 0
     in_doubt: int | None = None
 
 
-class FleetReport(_Figures):
+class FleetReport(BaseModel, frozen=True):
     """The figures of a fleet between `since` (inclusive) and `until`.
 
     errors, categories: failed attempts of resilient tasks by code and by category, the most frequent first,

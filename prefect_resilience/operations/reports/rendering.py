@@ -12,7 +12,7 @@ from typing import Any, cast
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from pydantic import BaseModel
 
-from prefect_resilience.base.text import lasting, one_line, plural, utc_text
+from prefect_resilience.base.text import lasting, plural, printable, utc_text
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.reports.figures import CircuitFigures, FleetReport
 from prefect_resilience.telemetry.payloads import fit_text
@@ -140,9 +140,8 @@ def _text(name: str, value: Any, missing: str = NOTHING) -> str:
 
 def text_of(text: str) -> str:
     """A name on one line, shortened and redacted: it may come from a service."""
-    letters = fit_text(one_line(redact(text)), LONGEST_NAME)
     # XML allows no control characters.
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in letters)
+    return fit_text(printable(redact(text)), LONGEST_NAME)
 
 
 # -- as markdown and HTML, by the templates beside this file

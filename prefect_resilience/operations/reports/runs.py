@@ -58,9 +58,9 @@ States = Counter[tuple[str, str]]
 """The number of task runs by the type and the name of their final state."""
 
 
-def end_filter(period: Period) -> Filter:
-    """The filter for task runs that ended in the period."""
-    return {"end_time": period.ends()}
+def end_filter(period: Period, *kinds: str) -> Filter:
+    """The filter for runs that ended in the period, in a state of these types if there are any."""
+    return {"end_time": period.ends(), **({"state": {"type": {"any_": list(kinds)}}} if kinds else {})}
 
 
 def states_of(api: Api, period: Period) -> States:
@@ -86,7 +86,8 @@ def final_events(api: Api, period: Period, states: States) -> int:
 
     The task runs of a dead process are closed as Crashed, which has no event: those are not missing.
     """
-    events = api.count_events(_about(period, *({name for _, name in states} | {"Completed"}) - {"Crashed"}))
+    names = {name for _, name in states} | {"Completed"}
+    events = api.count_events(period.events(EVENT + name for name in names - {"Crashed"}))
     return states[CRASHED, "Crashed"] + events
 
 
@@ -139,13 +140,9 @@ def _task(row: Row) -> str:
 # -- runs from events
 
 
-def _about(period: Period, *states: str) -> Filter:
-    return {"occurred": period.occurred(), "event": {"name": [EVENT + state for state in states]}}
-
-
 def _of_events(api: Api, state: str, period: Period) -> dict[str, Row]:
     """Events of task runs in this state by run: its name, and their number."""
-    rows = api.count_by("resource", _about(period, state))
+    rows = api.count_by("resource", period.events([EVENT + state]))
     return {row["value"].removeprefix(EVENT): row for row in rows}
 
 
@@ -295,24 +292,20 @@ def flow_figures(api: Api, period: Period, unknown: list[str]) -> FlowFigures:
 
 def _by_last_state(api: Api, period: Period) -> FlowFigures:
     def count(kind: str) -> int:
-        ended = _end_filter(period, kind)
+        ended = end_filter(period, kind)
         return api.count("flow_runs", ended) - api.count("flow_runs", {**ended, **OWN})
 
     counts = {kind.lower(): number for kind, number in zip(FINAL, api.each(count, FINAL), strict=True)}
     return FlowFigures.model_validate({"runs": sum(counts.values()), **counts})
 
 
-def _end_filter(period: Period, *kinds: str) -> Filter:
-    return {"end_time": period.ends(), "state": {"type": {"any_": list(kinds)}}}
-
-
 def _find_bad_ends(api: Api, period: Period) -> set[str]:
     """The ids of flow runs that ended badly in the period or shortly before it."""
     wider = Period(period.since - BEFORE, period.until)
-    about = {"occurred": wider.occurred(), "event": {"name": [FLOW_EVENT + name for name in BAD_NAMES]}}
+    about = wider.events(FLOW_EVENT + name for name in BAD_NAMES)
     ids = {row["value"].removeprefix(FLOW_EVENT) for row in api.count_by("resource", about)}
     # Prefect keeps events only for some days, but it knows runs that are still failed or crashed.
-    ids |= {row["id"] for row in api.page(_end_filter(period, *BAD), kind="flow_runs")}
+    ids |= {row["id"] for row in api.page(end_filter(period, *BAD), kind="flow_runs")}
     for some in chunks(ids, PAGE):
         ids -= {row["id"] for row in api.page({"id": {"any_": some}, **OWN}, kind="flow_runs")}
     return ids

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 from pydantic import BaseModel, JsonValue
 
 from prefect_resilience.base.edge.current_settings import current_settings
+from prefect_resilience.durable.batches.edge.marks import asking
 from prefect_resilience.durable.batches.edge.recovery import who
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
@@ -201,15 +202,10 @@ def _store() -> Store:
 def _documents(names: Iterable[str]) -> dict[str, Document]:
     """The data of the blocks that exist."""
     documents: dict[str, Document] = {}
-    try:
-        with get_client(sync_client=True) as client:
-            for name in set(names):
-                try:
-                    documents[name] = dict(client.read_block_document_by_name(name, SLUG).data)
-                except ObjectNotFound:
-                    continue
-    except Exception as error:
-        raise ReportError(f"the policy blocks cannot be read: {redact(str(error))}") from error
+    with asking(ReportError, "the policy blocks cannot be read") as client:
+        for name in set(names):
+            with suppress(ObjectNotFound):
+                documents[name] = dict(client.read_block_document_by_name(name, SLUG).data)
     return documents
 
 

@@ -212,8 +212,7 @@ def options_of(api: Api, period: Period) -> list[TaskOptions]:
 
     A process tells them again after a day, so events from a day before the period count.
     """
-    occurred = Period(period.since - timedelta(days=1), period.until).occurred()
-    filters: Filter = {"occurred": occurred, "event": {"name": ours("task.configured")}}
+    filters = Period(period.since - timedelta(days=1), period.until).events(ours("task.configured"))
     by_task: dict[str, list[dict[str, Any]]] = {}
     for row in api.count_by("resource", filters):
         by_task.setdefault(row["label"], []).append(row)
@@ -238,17 +237,13 @@ def _latest(api: Api, filters: Filter, rows: list[dict[str, Any]]) -> TaskOption
 
 def _read_troubled_runs(api: Api, period: Period) -> NamedRuns:
     period = Period(period.since - timedelta(seconds=10), period.until)
-    parts = period.parts(max(1, -(-api.count_events(_final(period)) // EVENTS_AT_ONCE)))
+    parts = period.parts(max(1, -(-api.count_events(period.events(ours(*ENDS))) // EVENTS_AT_ONCE)))
     named = [
         run_of_event(event)
-        for events in api.each(lambda part: api.events(_final(part)), parts)
+        for events in api.each(lambda part: api.events(part.events(ours(*ENDS))), parts)
         for event in events
     ]
     return {pair[1].run_id: pair for pair in named if pair is not None}
-
-
-def _final(period: Period) -> Filter:
-    return {"occurred": period.occurred(), "event": {"name": ours(*ENDS)}}
 
 
 def run_of_event(event: Mapping[str, Any]) -> tuple[str, RecordedRun] | None:

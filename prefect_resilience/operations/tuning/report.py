@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from pydantic import BaseModel, Field, JsonValue
 
-from prefect_resilience.base.text import one_line, plural, utc_text
+from prefect_resilience.base.text import plural, printable, utc_text
 from prefect_resilience.tasks.summaries.markdown import table, text
 from prefect_resilience.telemetry.payloads import fit_text
 
@@ -107,8 +107,7 @@ def value_text(value: object) -> str:
         return ", ".join(map(value_text, cast("list[object]", value))) or "none"
     if isinstance(value, float):
         return f"{value:g}"
-    shown = "none" if value is None else fit_text(one_line(str(value)), LONGEST)
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown)
+    return "none" if value is None else fit_text(printable(str(value)), LONGEST)
 
 
 def figure_text(one: ComparedFigure, value: float) -> str:

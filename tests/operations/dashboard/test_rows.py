@@ -118,4 +118,4 @@ def test_budgets_that_burn_come_first():
     assert (parts["budgets"]["low"]["remaining"], parts["budgets"]["low"]["runs"]) == (0.123, 10)
     assert parts["summary"]["budgets"] == {"total": 3, "burning": 1}
     many = [BudgetStatus(name=f"{n}", **status) for n in range(300)]
-    assert len(rows.budgets(many)["budgets"]) == rows.BUDGETS_SHOWN
+    assert len(rows.budgets(many)["budgets"]) == rows.ROWS_SHOWN
