@@ -73,6 +73,15 @@ def start(key: str, pace: Pace) -> None:
         rates[key] = after_call(pace, rates.get(key, FRESH), now)
 
 
+def start_if_free(key: str, pace: Pace) -> bool:
+    """Make a call now if the line is empty and the pace allows it. Returns whether it was made."""
+    with _lines.lock:
+        if key in _lines.by_key or wait_of(key, pace) > 0:
+            return False
+        start(key, pace)
+        return True
+
+
 # How long a caller of a limit waits: for a place, and for a server that cannot answer just now.
 #
 # Pure functions, in seconds. `max_wait` is the limit's option; None waits without a limit, except for the two

@@ -12,7 +12,15 @@ from prefect_resilience.base.drive import Steps, sleep_for
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.guards import limits
 from prefect_resilience.guards.limits.guarding import NamedLimit, RateLimitedError, Ticket, prefect_name
-from prefect_resilience.guards.limits.line import Pace, for_place, in_line, stand_in_line, start, wait_of
+from prefect_resilience.guards.limits.line import (
+    Pace,
+    for_place,
+    in_line,
+    stand_in_line,
+    start,
+    start_if_free,
+    wait_of,
+)
 from prefect_resilience.guards.limits.shared import (
     ApiAway,
     SharedLimit,
@@ -84,6 +92,8 @@ class RateLimit(NamedLimit):
         name = self.final_name()
         key, pace = f"rate:{self._key(name)}", self.pace
         shared = self._fleet_limit(name)
+        if shared is None and start_if_free(key, pace):
+            return Ticket()
         came = monotonic()
         self._refuse_beyond(came, wait_of(key, pace, in_line(key)), name)
         patience = None if self.max_wait is None else self.max_wait + GRACE_SECONDS
