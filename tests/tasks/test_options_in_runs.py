@@ -319,8 +319,8 @@ def test_in_process_mode_the_child_is_gone(tmp_path, mode, warm_children):
     async def astuck(path):
         stuck(path)
 
-    # The deadline counts from the call, also while a busy machine starts the first child.
-    made = resilient_task(timeout=Timeout(8, mode="process"), retry=None)(astuck if mode.isasync else stuck)
+    # The deadline counts from the call, also while a busy machine imports Prefect in the child.
+    made = resilient_task(timeout=Timeout(20, mode="process"), retry=None)(astuck if mode.isasync else stuck)
     with pytest.raises(AttemptTimeout):
         mode.value(made, str(file))
     pid = int(file.read_text())
