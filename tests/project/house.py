@@ -30,7 +30,7 @@ LIMITS = {
     "pyproject.toml, lines": 196,
     "class names that stand twice": 0,
     "files with stubs": 299,
-    "tests, lines of code": 59901,
+    "tests, lines of code": 59902,
     "functions named by a participle, %": 2.4,
     "assignments to vague names, %": 0.1,
     "file names that stand twice": 5,
