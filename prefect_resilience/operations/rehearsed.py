@@ -291,7 +291,7 @@ def _enter(job: dict[str, Any]) -> None:
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     environment = {**job["environment"], HOSTS: os.environ[HOSTS]}
-    if not os.environ[HOSTS]:  # nobody is reached by TLS, and each client would read a hundred certificates
+    if not os.environ[HOSTS]:  # no host needs TLS, and each client would read a hundred certificates
         environment.setdefault("SSL_CERT_FILE", job["certificate"])
     os.environ.clear()
     os.environ.update(environment)

@@ -1,4 +1,4 @@
-"""The passes of a flow run, out of its states, and the task runs that a killed one left behind."""
+"""The passes of a flow run, from its states, and the task runs of a killed process."""
 
 import random
 from dataclasses import replace
