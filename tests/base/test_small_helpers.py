@@ -15,7 +15,7 @@ from prefect_resilience import Bulkhead, CircuitBreaker
 from prefect_resilience.base.drive import Signal, adrive, drive
 from prefect_resilience.base.naming import UNSET, fill
 from prefect_resilience.base.policy import Policy
-from prefect_resilience.base.text import code_cell, utc_text
+from prefect_resilience.base.text import Regex, code_cell, utc_text
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.retries import backoff
 
@@ -27,6 +27,10 @@ class Crew(Policy):
 def test_an_option_that_was_not_given_is_the_same_one_after_a_journey() -> None:
     assert pickle.loads(pickle.dumps(UNSET)) is UNSET
     assert repr(UNSET) == "unset"
+
+
+def test_an_expression_can_be_copied_before_its_first_use() -> None:
+    assert pickle.loads(pickle.dumps(Regex("[a-z]+"))).sub("*", "ABc") == "AB*"
 
 
 def test_a_mistake_without_words_of_ours_is_told_in_pydantics() -> None:

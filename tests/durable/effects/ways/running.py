@@ -260,7 +260,8 @@ class Releasing:
         trial, world = self.trial, self.trial.world
         world.held.wait()
         with world.changed:
-            world.changed.wait_for(lambda: trial.looks > 1 or trial.over.is_set(), HELD_AT_MOST)
+            most = HELD_AT_MOST if trial.way.timeout is None else PATIENCE  # a busy machine notices it late
+            world.changed.wait_for(lambda: trial.looks > 1 or trial.over.is_set(), most)
             asked, entered = world.asked, world.entered
             look = A_LATER_LOOK if trial.way.cancelled else A_LOOK
             if trial.given.verify and not trial.way.verify_can_tell:
