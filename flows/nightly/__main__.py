@@ -51,7 +51,7 @@ def worker() -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)  # the summary of the run that was killed is still being written
 
 
 def ended(run_id: UUID, seconds: float = 60) -> FlowRun:

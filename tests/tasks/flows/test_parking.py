@@ -470,7 +470,7 @@ def test_the_buttons_of_the_ui_work_on_a_parked_run(client, button):
 
     def press(kind: str, name: str) -> None:
         state = {"type": kind, "name": name, "message": f"{name} from the UI"}
-        body = {"state": state, "force": kind == "SCHEDULED"}
+        body = {"state": state, "force": "retry" in button}  # Cancel of the old UI does not force
         client.request(
             "POST", "/flow_runs/{id}/set_state", path_params={"id": run.id}, json=body
         ).raise_for_status()
