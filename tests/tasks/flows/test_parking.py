@@ -508,8 +508,7 @@ def test_a_failure_that_opens_the_circuit_waits_for_it(monkeypatch):
     with suppress(TimeoutError):
         circuit.call(_time_out)
     name, rest = opening_of(circuit) or ("", 0.0)
-    assert name == circuit.name
-    assert 80 < rest <= 90
+    assert (name, 80 < rest <= 90) == (circuit.name, True)
     now = time.time()
     wait = Parking(PARK, now + HOUR).wait_of("ask", context_of(SHORT), NEVER, Opening(name, rest))
     assert (wait.circuit, round(wait.until - now), wait.by_service) == (name, round(rest), False)
