@@ -67,7 +67,7 @@ class Journal:
             file.write(f"{time.monotonic()} {what}\n")
 
     def hang(self, what: str) -> None:
-        """A function that begins, and hangs until the nesting has ended: then no thread is left behind."""
+        """A function that begins, and hangs until the nesting has ended: then no thread goes on."""
         self.note(f"begun {what}")
         until = time.monotonic() + HANGS
         while time.monotonic() < until and not self.over.exists():

@@ -28,8 +28,8 @@ from starlette.routing import Route
 
 from flows.serving import running
 
-NOBODY_WAITS = 30.0
-"""Seconds after which the board answers all the same, should nobody have died."""
+LONGEST_WAIT = 30.0
+"""Seconds after which the board answers although no process was killed."""
 
 
 class Mailbox:
@@ -47,8 +47,8 @@ class Mailbox:
 class Board:
     """What the board took. `moments` says what happens to the n-th post that arrives, counted from 1:
 
-    "taken" (it is on the board, and nobody hears of it) or "lost" (it never gets there). Either way it is a
-    `bad_moment`, and the answer does not come.
+    "taken" (it is on the board, and the sender gets no answer) or "lost" (it never gets there). Both are a
+    `bad_moment`: no answer comes.
     """
 
     def __init__(self, moments: dict[int, str]) -> None:
@@ -67,7 +67,7 @@ class Board:
             self.posts.append(made)
         if moment is not None:
             self.bad_moment.set()
-            await asyncio.sleep(NOBODY_WAITS)
+            await asyncio.sleep(LONGEST_WAIT)
             return JSONResponse({"error": "a bad moment"}, 504)
         return JSONResponse(made)
 

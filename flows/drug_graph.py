@@ -3,7 +3,7 @@
     GET /graph?query=aspirin interactions    what the graph knows of the first drug in the question
     GET /stats                               how often it was asked, and which codes it answered with
     PUT /mood {"failing": 2}                 answer the next 2 questions with 503 (-1: all of them)
-    PUT /mood {"unreviewed": true}           answer from claims too that nobody has reviewed yet
+    PUT /mood {"unreviewed": true}           also answer from unreviewed claims
 
 Try it alone: `python -m flows.drug_graph`, then `curl` the address that it prints.
 """

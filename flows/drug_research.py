@@ -7,8 +7,8 @@ Watch for:
 - drug_research_fallback: while the graph answers, `text_search` is skipped; two 503s cost `kg_query` two more
   attempts. When it stays down, `kg_query` is *handled* after four: `text_search` reads the abstracts, and
   `analysis` goes on with what was found.
-- confidence_branch: an answer that is 0.9 sure becomes a report. One that rests on a claim which nobody has
-  reviewed goes to a person, and so does the question when there was no answer.
+- confidence_branch: an answer that is 0.9 sure becomes a report. One that rests on an unreviewed claim
+  goes to a person, and so does the question when there was no answer.
 - The table says why a node was skipped or handled, the pictures show which way each run went. With a Prefect
   server (PREFECT_API_URL) every node is a task run in its UI, with its attempts.
 

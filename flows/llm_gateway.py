@@ -119,7 +119,7 @@ async def streams(address: str) -> list[str]:
             async for word in streamed("one two three four", address):
                 words.append(word)  # noqa: PERF401 - a broken stream leaves the words before it
             end = "whole"
-        except Exception as error:  # noqa: BLE001 - what it is stands in the table
+        except Exception as error:  # noqa: BLE001 - the table shows it
             context = error_context(error)
             end = f"broke: {context.code}" if context else repr(error)
             words = [str(context.partial_output.content)] if context and context.partial_output else words

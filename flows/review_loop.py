@@ -95,7 +95,7 @@ def improved(address: str = "") -> str:
 
 @flow(name="stubborn-review-loop")
 def stubborn(address: str) -> ErrorContext | None:
-    """Write with somebody who stopped listening."""
+    """Write with a writer that ignores the review."""
     try:
         iterate(a_round(address, told=False), until=path("score") >= 0.9, max_rounds=50, patience=3)
     except NoProgress as halted:
@@ -113,7 +113,7 @@ def without_json(address: str) -> ErrorContext | None:
     SERVICE.says("anthropic", *["malformed"] * 3)
     try:
         review("About aspirin: dose", address)
-    except Exception as broken:  # noqa: BLE001 - what it is stands in the table
+    except Exception as broken:  # noqa: BLE001 - the table shows it
         context = error_context(broken)
         kept = context.partial_output.content if context and context.partial_output else "-"
         BOARD.answer("a review", SERVICE.given, f"gave up: {context and context.category.value}", kept)

@@ -23,7 +23,7 @@ PAUSED = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_
 
 
 def model(prompt: str) -> str:
-    """The language model: a refund of which it names the amount only when the comment asks for it."""
+    """The language model: it names the amount of a refund only when the comment asks for it."""
     amount = "29 EUR" if "amount" in prompt.partition("comment: ")[2] else "your money"
     return f"Dear customer, we send {amount} back within three days."
 
