@@ -17,7 +17,6 @@ from prefect_resilience.base.naming import UNSET, fill
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.base.text import Regex, code_cell, utc_text
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.guards.retries import backoff
 
 
 class Crew(Policy):
@@ -60,12 +59,6 @@ def test_blocks_may_end_in_another_order_than_they_began() -> None:
         pass
     with pytest.raises(RuntimeError, match="ended in a different context"):
         first.__exit__(None, None, None)
-
-
-def test_delays_are_skipped_within_a_block() -> None:
-    with backoff.skip_delays():
-        assert backoff.pause(5) == 0
-    assert backoff.pause(5) == 5
 
 
 @pytest.mark.parametrize(

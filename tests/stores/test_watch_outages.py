@@ -132,6 +132,14 @@ def test_a_pooler_in_between_is_reported(own_postgres: PostgresServer) -> None:
         pooler.close()
 
 
+def assert_only_ours_is_heard(store: WatchedStore, watch: Watch) -> None:
+    assert store.swap("a/2", 0, "ours", publish=True)
+    heard = list[str]()
+    while "a/2" not in heard:
+        heard += [news.key for news in watch.wait(PATIENCE)]
+    assert heard == ["a/2"]
+
+
 def test_messages_of_other_programs_are_ignored(postgres_url: str) -> None:
     store = opened(postgres_url)
     with closing(store.watch("")) as watch, psycopg.connect(postgres_url, autocommit=True) as other:
@@ -140,11 +148,7 @@ def test_messages_of_other_programs_are_ignored(postgres_url: str) -> None:
         for text in ("", "hello", "x a/1 1 - 1", "3 a/1 no version", "3 a/1 1 - not json"):
             payload = f"{table[0]} {text}" if text else ""
             other.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])
-        assert store.swap("a/2", 0, "ours", publish=True)
-        heard = list[str]()
-        while "a/2" not in heard:
-            heard += [news.key for news in watch.wait(PATIENCE)]
-        assert heard == ["a/2"]
+        assert_only_ours_is_heard(store, watch)
     store.close()
 
 
@@ -154,11 +158,7 @@ def test_messages_of_other_programs_to_redis_are_ignored(redis_url: str, redis_s
     with closing(store.watch("")) as watch, redis.Redis.from_url(redis_server_url) as other:
         for payload in (b"", b"hello", b"\xff", b"no version at all", b"1 - not json"):
             assert other.publish(f"{{{prefix}}}:news:0:a/1", payload) == 1
-        assert store.swap("a/2", 0, "ours", publish=True)
-        heard = list[str]()
-        while "a/2" not in heard:
-            heard += [news.key for news in watch.wait(PATIENCE)]
-        assert heard == ["a/2"]
+        assert_only_ours_is_heard(store, watch)
     store.close()
 
 

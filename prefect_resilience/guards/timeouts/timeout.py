@@ -28,6 +28,11 @@ from prefect_resilience.guards.timeouts.threads import call_with_deadline, name_
 
 AGAIN_SECONDS = 0.2
 """The timer fires again after this time, for code that swallowed the first exception."""
+SOON, MOST_DELAYS = 0.001, 100
+LOCKING = ("enter", "exit", "acquire", "release")
+"""How functions begin that acquire or release a lock, such as those of `logging`, `queue` and `threading`. An
+exception in one of them could leave the lock acquired for ever, so the call is interrupted SOON after it. It
+is delayed at most MOST_DELAYS times, because the function may itself be what blocks."""
 
 
 class DeadlinePassed(BaseException):
@@ -39,6 +44,7 @@ class _Alarm:
 
     def __init__(self) -> None:
         self.is_set = False
+        self.delays = 0
         self.thread = threading.main_thread().ident
 
 
@@ -75,7 +81,7 @@ def _call_with_alarm(
     C code that resumes waiting after a signal (some database drivers) is interrupted only when it returns to
     Python.
     """
-    _alarm.is_set = True
+    _alarm.is_set, _alarm.delays = True, 0
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
         try:
@@ -89,9 +95,14 @@ def _call_with_alarm(
         _alarm.is_set = False
 
 
-def _on_alarm(number: int, _frame: FrameType | None) -> None:
+def _on_alarm(number: int, frame: FrameType | None) -> None:
     if _alarm.is_set:
-        raise DeadlinePassed
+        name = "" if frame is None else frame.f_code.co_name.strip("_")
+        if not name.startswith(LOCKING) or _alarm.delays == MOST_DELAYS:
+            raise DeadlinePassed
+        _alarm.delays += 1
+        signal.setitimer(signal.ITIMER_REAL, SOON, AGAIN_SECONDS)
+        return
     # Not our timer: other code sent the signal, and expects its default action.
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)

@@ -82,17 +82,18 @@ def _forget() -> Iterator[None]:
     forget_circuits()
 
 
+def _heard_by(listeners: Any) -> Iterator[list[Any]]:
+    heard = list[Any]()
+    listeners.add(heard.append)
+    yield heard
+    listeners.remove(heard.append)
+
+
 @pytest.fixture
 def transitions() -> Iterator[list[Transition]]:
-    heard: list[Transition] = []
-    transition_listeners.add(heard.append)
-    yield heard
-    transition_listeners.remove(heard.append)
+    yield from _heard_by(transition_listeners)
 
 
 @pytest.fixture
 def notices() -> Iterator[list[StoreNotice]]:
-    heard: list[StoreNotice] = []
-    store_listeners.add(heard.append)
-    yield heard
-    store_listeners.remove(heard.append)
+    yield from _heard_by(store_listeners)

@@ -22,7 +22,31 @@ def blocked_socket():
         left.recv(1)
 
 
+LOCK = threading.Lock()
+
+
+def acquire():
+    """As in `logging.Handler`. The deadline passes when it has just acquired its lock."""
+    LOCK.acquire()
+    signal.raise_signal(signal.SIGALRM)
+
+
+def handle():
+    acquire()
+    try:
+        time.sleep(60)
+    finally:
+        LOCK.release()
+
+
+def locked():
+    with LOCK:
+        acquire()
+
+
 BLOCKED = {
+    "lock": locked,
+    "after a lock": handle,
     "sleep": lambda: time.sleep(60),
     "socket": blocked_socket,
     "event": lambda: threading.Event().wait(60),
@@ -40,6 +64,7 @@ def test_it_interrupts_whatever_python_blocks_in(name):
     assert caught.value.seconds == 0.2
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert take_alarm()
+    assert not LOCK.locked()
 
 
 def test_no_handler_of_the_users_takes_it_for_an_error_of_its_own():

@@ -196,28 +196,21 @@ class _Day:
         if self.policy.timeout is not None and seconds > self.policy.timeout:
             seconds, category, retry_after = self.policy.timeout, ErrorCategory.TIMEOUT, None
         seconds = min(seconds, 3600.0)
-        self.at(now + seconds, lambda end: self.answered(run, asked, end, category, retry_after, permit))
 
-    def answered(
-        self,
-        run: _Run,
-        asked: float,
-        now: float,
-        category: ErrorCategory | None,
-        retry_after: float | None,
-        permit: tuple[int, str | None],
-    ) -> None:
-        self.busy -= 1
-        self.truth.wasted += 0.0 if category is None else now - asked
-        if self.line and self.places is not None and self.busy < self.places:
-            following = self.line.popleft()
-            self.busy += 1
-            self.call(following, following.waiting_since, now, self.permits[following.number])
-        if self.policy.circuit is not None:
-            generation, owner = permit
-            outcome = "s" if category is None else "f"
-            self.step(machine.Record(generation, ((outcome, 1),), None, retry_after, owner), now)
-        self.ended(run, asked, now, category, retry_after)
+        def answered(end: float) -> None:
+            self.busy -= 1
+            self.truth.wasted += 0.0 if category is None else end - asked
+            if self.line and self.places is not None and self.busy < self.places:
+                following = self.line.popleft()
+                self.busy += 1
+                self.call(following, following.waiting_since, end, self.permits[following.number])
+            if self.policy.circuit is not None:
+                generation, owner = permit
+                outcome = "s" if category is None else "f"
+                self.step(machine.Record(generation, ((outcome, 1),), None, retry_after, owner), end)
+            self.ended(run, asked, end, category, retry_after)
+
+        self.at(now + seconds, answered)
 
     # -- the service
 
