@@ -7,7 +7,8 @@
 
 Starts a Prefect server, a process worker and a service on the loopback. The service answers 503 while it is
 down. Each flow calls it in three tasks; the second one is an external effect. With --kill, the server and the
-worker are killed in the middle of the outage, and started again 10 s later.
+worker are killed in the middle of the outage, and started again 10 s later; the operation `crash-silent-runs`
+runs every 2 minutes, as its deployment does, because a run whose worker was killed stays Pending.
 
 What is held is counted while the service is down: each process by the state of its flow run, and the slots of
 the deployment's concurrency limit. A probe, and a run that starts for the first time, are not parked.
@@ -16,6 +17,7 @@ the deployment's concurrency limit. A probe, and a run that starts for the first
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -24,7 +26,6 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class Shop(ScriptedService):
     def answer(self, request: ReceivedRequest) -> Reply:
         self.asked.append(time.time())
         if (wait := self.back_at - time.time()) > 0:
-            return Reply(503, headers={"Retry-After": str(ceil(wait))} if self.says_when else {})
+            return Reply(503, headers={"Retry-After": str(math.ceil(wait))} if self.says_when else {})
         self.taken[request.body.decode()] += 1
         time.sleep(0.2)
         return Reply(body={"taken": True})
@@ -225,6 +226,8 @@ class Wave:
     def run(self, runs: int, shop: Shop, down: float, name: str, kill: bool = False) -> dict[str, Any]:
         shop.taken.clear()
         shop.asked.clear()
+        from prefect_resilience.operations import crash_silent_runs
+
         began = time.time()
         shop.back_at = began + down
         ids = [
@@ -234,10 +237,14 @@ class Wave:
             for number in range(runs)
         ]
         samples, read = list[Sample](), list[Any]()
+        operation_at = began + EVERY if kill else math.inf
         while time.time() < began + down + 900:
             if kill and time.time() > began + down / 2:
                 self.kill()
                 kill = False
+            if time.time() > operation_at:
+                crash_silent_runs()
+                operation_at += EVERY
             read, sample = self.look(ids, began)
             samples.append(sample)
             if all(run.state.name in ("Completed", "Failed", "Crashed") for run in read):
@@ -274,6 +281,8 @@ class Wave:
         }
 
 
+EVERY = 120.0
+"""Seconds between two runs of the operation."""
 HOLDING = ("PENDING", "RUNNING", "CANCELLING")
 """The types of states in which a flow run takes a slot of its deployment."""
 
