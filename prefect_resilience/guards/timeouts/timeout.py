@@ -30,9 +30,10 @@ AGAIN_SECONDS = 0.2
 """The timer fires again after this time, for code that swallowed the first exception."""
 SOON, MOST_DELAYS = 0.001, 100
 LOCKING = ("enter", "exit", "acquire", "release", "on_alarm")
-"""How functions begin that acquire or release a lock, such as those of `logging`, `queue` and `threading`, and
-the handler of the signal, which may have interrupted one of them. An exception in one of them could leave the lock acquired for ever, so the call is interrupted SOON after it. It
-is delayed at most MOST_DELAYS times, because the function may itself be what blocks."""
+"""How functions begin that acquire or release a lock, as in `logging`, `queue` and `threading`, and the
+handler of the signal, which may have interrupted one of them. An exception in one of them could leave the
+lock acquired for ever, so the call is interrupted SOON after it. It is delayed at most MOST_DELAYS times,
+because the function may itself be what blocks."""
 
 
 class DeadlinePassed(BaseException):
