@@ -109,16 +109,16 @@ def read_contexts(kinds: Mapping[str, str], values: Mapping[str, Any]) -> ModelC
             passed = ((getattr(value.usage, "__dict__", {}).setdefault("_once", f"run:{uuid4().hex}"), 1),)
         call_id = call_id or getattr(value, "tool_call_id", None)
     # Without the id of this call, the calls of the conversation cannot be compared with it.
-    names = list(_names(messages)) if call_id else []
+    calls = list(_calls(messages)) if call_id else []
     if info is not None and not passed:
         began = round((info.node_first_attempt_time or 0.0) * 1_000_000)
         execution = (f"node:{info.checkpoint_ns}", began + info.node_attempt)
-        passed = (execution,) if names else (("graph", 1), execution)
-    elif names and not passed:
+        passed = (execution,) if calls else (("graph", 1), execution)
+    elif calls and not passed:
         passed = ((f"call:{uuid4().hex}", 1),)  # the conversation tells what is a repeat
     if turn is not None and OPENAI.isdisjoint(kinds.values()):
         turn = f"turn:{getattr(info, 'thread_id', None) or ''}:{turn}"
-    return ModelCall(turn, _last_name(call_id, names), passed, frozenset(names))
+    return ModelCall(turn, dict(calls).get(call_id, call_id), passed, frozenset(name for _, name in calls))
 
 
 # -- LangGraph
@@ -156,8 +156,9 @@ def _prompting_run(messages: Iterable[Any], run_id: str) -> str:
 # -- the calls in a conversation
 
 
-def _names(messages: Iterable[Any]) -> Iterator[str]:
-    """The tool calls of a conversation. Some providers use an id again: then its number counts, too."""
+def _calls(messages: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """The ids of the tool calls of a conversation, each with its name. Some providers use an id again: then
+    its number counts, too."""
     count: Counter[str] = Counter()
     for message in messages:
         calls: Iterable[Any] = getattr(message, "tool_calls", None) or getattr(message, "parts", ())
@@ -166,14 +167,5 @@ def _names(messages: Iterable[Any]) -> Iterator[str]:
             is_call = isinstance(call, Mapping) or getattr(call, "part_kind", None) == "tool-call"
             if is_call and call_id:
                 count[call_id] += 1
-                yield _number(call_id, count[call_id])
-
-
-def _number(call_id: str, number: int) -> str:
-    return call_id if number == 1 else f"{call_id}~{number}"
-
-
-def _last_name(call_id: str | None, names: list[str]) -> str | None:
-    """The name of a call: its id, with the number of its last use in the conversation."""
-    uses = [name for name in names if name == call_id or name.startswith(f"{call_id}~")]
-    return uses[-1] if uses else call_id
+                number = count[call_id]
+                yield call_id, call_id if number == 1 else f"{call_id}~{number}"

@@ -22,7 +22,6 @@ from prefect_resilience.calls.edge.elsewhere import BaseURL, elsewhere
 from prefect_resilience.calls.edge.exchange import (
     IDEMPOTENT,
     MOST_REPLAYED,
-    WRITES,
     Exchange,
     HttpRun,
     as_methods,
@@ -36,8 +35,7 @@ from prefect_resilience.calls.edge.exchange import (
 from prefect_resilience.calls.edge.local import current_call
 from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.calls.model import Guard
-from prefect_resilience.durable.effects.current import HEADER, in_progress
-from prefect_resilience.durable.effects.witness import attend
+from prefect_resilience.durable.effects.current import HEADER, in_progress, send_idempotency_key
 from prefect_resilience.guards.retries.policy import DEFAULT_RETRY
 
 Inner = TypeVar("Inner")
@@ -180,19 +178,6 @@ def _buffers(request: httpx.Request, guard: Guard, methods: frozenset[str]) -> b
     return size.isdigit() and int(size) <= MOST_REPLAYED
 
 
-def _attend_effect(request: httpx.Request, isasync: bool) -> None:
-    """Give a request inside an effect its key, and let the effect's witness see it."""
-    effect = in_progress.get()
-    if effect is None:
-        return
-    if request.method in WRITES and HEADER not in request.headers:
-        request.headers[HEADER] = effect.sent_key
-    effect.fence()
-    become_async = attend(effect.witness, request)
-    if isasync:
-        become_async()
-
-
 class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTransport"], _Transport):
     """Guards each request of an `httpx.Client`, and of each SDK that is built on httpx or httpx2.
 
@@ -248,7 +233,7 @@ class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTranspor
         return answer
 
     def _once(self, request: httpx.Request, is_over: Callable[[], bool] | None = None) -> httpx.Response:
-        _attend_effect(request, isasync=False)
+        send_idempotency_key(request)
         sent = request if is_over is None else stoppable(request, is_over)
         response = self._inner.handle_request(sent)
         response.request = request
@@ -296,7 +281,7 @@ class AsyncResilientTransport(
         return answer
 
     async def _once(self, request: httpx.Request, _: object = None) -> httpx.Response:
-        _attend_effect(request, isasync=True)
+        await send_idempotency_key(request)
         response = await self._inner.handle_async_request(request)
         response.request = request
         return meter_body(response) if self._metered else response
