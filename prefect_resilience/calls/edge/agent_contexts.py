@@ -99,10 +99,10 @@ def read_contexts(kinds: Mapping[str, str], values: Mapping[str, Any]) -> ModelC
             call_id = value
         elif kind in ("ToolRuntime", "InjectedState"):
             messages = value_of(getattr(value, "state", value), "messages") or ()
-            turn = (node if inner else "") or _prompt_id(messages)
+            turn = (node if inner else "") or _prompt(messages, "id")
         elif kind == "RunContext":
             messages = value_of(value, "messages") or ()
-            turn = node or _prompting_run(messages, value.run_id)
+            turn = node or _prompt(messages, RUN_ID, value.run_id)
         elif kind in OPENAI:
             turn = value_of(value.context, RUN_ID)
             # One object in a run: its address may be that of the next one, too.
@@ -118,7 +118,8 @@ def read_contexts(kinds: Mapping[str, str], values: Mapping[str, Any]) -> ModelC
         passed = ((f"call:{uuid4().hex}", 1),)  # the conversation tells what is a repeat
     if turn is not None and OPENAI.isdisjoint(kinds.values()):
         turn = f"turn:{getattr(info, 'thread_id', None) or ''}:{turn}"
-    return ModelCall(turn, dict(calls).get(call_id, call_id), passed, frozenset(name for _, name in calls))
+    name = dict(calls).get(call_id or "", call_id)
+    return ModelCall(turn, name, passed, frozenset(name for _, name in calls))
 
 
 # -- LangGraph
@@ -134,26 +135,19 @@ def _node_execution() -> Any:
         return None
 
 
-def _prompt_id(messages: Iterable[Any]) -> str | None:
-    """The id of the last message of a person."""
-    ids = [message.id for message in messages if getattr(message, "type", None) == "human"]
-    return ids[-1] if ids else None
+# -- the messages of a conversation
 
 
-# -- pydantic-ai
-
-
-def _prompting_run(messages: Iterable[Any], run_id: str) -> str:
-    """The run in which a person last prompted: a run that resumes another one has no prompt of its own."""
-    runs = [
-        message.run_id
+def _prompt(messages: Iterable[Any], name: str, default: Any = None) -> Any:
+    """A field of the last message of a person: LangGraph's id, or pydantic-ai's run. A run that resumes
+    another one has no prompt of its own."""
+    prompts = [
+        message
         for message in messages
-        if any(getattr(part, "part_kind", None) == "user-prompt" for part in getattr(message, "parts", ()))
+        if getattr(message, "type", None) == "human"
+        or any(getattr(part, "part_kind", None) == "user-prompt" for part in getattr(message, "parts", ()))
     ]
-    return runs[-1] if runs else run_id
-
-
-# -- the calls in a conversation
+    return getattr(prompts[-1], name) if prompts else default
 
 
 def _calls(messages: Iterable[Any]) -> Iterator[tuple[str, str]]:

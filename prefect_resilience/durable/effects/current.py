@@ -6,7 +6,7 @@ import functools
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -197,10 +197,10 @@ class _Awaitable:
     def __init__(self, awaited: Callable[[], None] | None = None) -> None:
         self._awaited = awaited
 
-    def __await__(self) -> Iterator[Any]:
+    def __await__(self) -> Generator[Any, Any, None]:
         if self._awaited is not None:
             self._awaited()
-        return iter(())
+        yield from ()
 
 
 # The life of one call of an effect's function: whether it was entered, and whether it still runs.

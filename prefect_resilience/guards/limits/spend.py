@@ -7,20 +7,17 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, cast
 from uuid import uuid4
 
 from pydantic import Field
 
-from prefect_resilience.base.drive import Blocking, Steps, sleep_for
+from prefect_resilience.base.drive import Blocking, Steps
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards import limits
 from prefect_resilience.guards.circuits import listeners, registry
-from prefect_resilience.guards.limits.guarding import LimitRefused, Ticket
-from prefect_resilience.guards.limits.line import for_place, stand_in_line
+from prefect_resilience.guards.limits.guarding import LimitRefused
 from prefect_resilience.guards.limits.usage import Meter, MeteredLimit, Share, Usage, count_at, key_of
 
 PREFIX = "spend/"
@@ -48,12 +45,7 @@ def price_of(usage: Usage, model: str) -> float | None:
         raise ConfigurationError(
             "SpendCap needs the prices of models: pip install 'prefect-resilience[prices]'"
         ) from None
-    counts = Counts(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cache_read_tokens=usage.cache_read,
-        cache_write_tokens=usage.cache_write,
-    )
+    counts = Counts(**usage._asdict())
     model = model.removeprefix("models/")
     *provider, name = re.split("[:/]", model, maxsplit=1)
     # Names at Bedrock have a colon of their own.
@@ -106,66 +98,69 @@ class Purse(Share):
     """
 
     keeps: ClassVar[float] = 30 * 86_400.0
+    document: Spending
 
     def __init__(self, key: str, fresh: Spending) -> None:
         super().__init__(key, fresh)
         # One thread at a time asks the store.
         self._asking = threading.RLock()
-        # The most that each running call can cost; 0: it asks.
-        self.running: dict[str, float] = {}
         # The cost of each call that has ended, until the document in the store has it.
         self._ended: dict[str, float] = {}
 
     def is_settled(self) -> bool:
-        return not (self.running or self._ended)
+        return not self._ended
 
-    def take(self, call: str, most: float, usd: float) -> tuple[Spending, bool]:
-        """Reserve the most that a call can cost, and settle the calls that have ended. May block.
+    def take(self, meter: Meter, patience: float) -> Steps[float | None]:
+        usd, most, spending = cast("SpendCap", meter.limit).usd, meter.reserved, self.document
+        if meter.place is not None:
+            self.running.setdefault(meter.call, 0.0)  # it asks
+            spending = yield Blocking(self.ask, (meter.call, most, usd))
+            if meter.call in spending["reserved"]:
+                return None
+        if spending["spent"] + most > usd or not patience:
+            raise SpendCapReachedError(spending, most)
+        return min(PAUSE, patience)
 
-        Returns the document, and whether there was room. Nothing is reserved for a call that has ended.
-        """
+    def ask(self, call: str = "", most: float = 0.0, usd: float = 0.0) -> Spending:
+        """Reserve the most that a call can cost, unless it has ended, and settle the calls that have. May
+        block. Returns the document."""
         with self._asking:
             with self.lock:
                 running, ended, self._ended = {**self.running}, self._ended, {}
-                asks = call in running
-                if asks:
+                if call in running:
                     self.running[call] = most
-            is_first = has_room = False
+            was_reached = False
 
             def step(before: Spending, _: float) -> Spending:
-                nonlocal is_first, has_room
+                nonlocal was_reached
                 held = {**before["reserved"], **running}
                 held = {name: part for name, part in held.items() if part and name not in ended}
-                spent = before["spent"] + sum(ended.values())
-                has_room = asks and round(spent + sum(held.values()) + most, 9) <= usd
-                was_reached = before["reached"] and usd <= before["usd"]  # a larger cap has room
-                is_first = spent + most > usd and not was_reached
-                if has_room:
+                cap = usd or before["usd"]
+                # A call that is gone was settled by an exchange without an answer.
+                gone = self.document["reserved"].keys() - before["reserved"].keys()
+                spent = before["spent"] + sum(cost for name, cost in ended.items() if name not in gone)
+                was_reached = before["reached"] and cap <= before["usd"]  # a larger cap has room
+                if call in running and round(spent + sum(held.values()) + most, 9) <= cap:
                     held[call] = most
-                reached = was_reached or is_first
-                return {**before, "usd": usd, "spent": spent, "reserved": held, "reached": reached}
+                reached = was_reached or spent + most > cap
+                return {**before, "usd": cap, "spent": spent, "reserved": held, "reached": reached}
 
             spending, is_stored = self.change(step)
             with self.lock:
-                if call in self.running and not has_room:
+                if call in self.running and call not in spending["reserved"]:
                     self.running[call] = 0.0
                 if not is_stored:
                     self._ended = ended | self._ended
-        if is_first and is_stored:
+        if is_stored and spending["reached"] and not was_reached:
             listeners.cap_listeners.tell(spending)
-        return spending, has_room
+        return spending
 
-    def settle(self, call: str, cost: float) -> None:
-        """A call has ended. Does not block."""
-        with self.lock:
-            if not self.running.pop(call, 0.0):
-                return
-            self._ended[call] = cost
-        self.settle_soon()
+    def end(self, call: str, reserved: float, used: float) -> None:
+        if reserved:
+            self._ended[call] = used
 
     def settle_all(self) -> None:
-        if self._ended:
-            self.take("", 0.0, self.document["usd"])
+        self.ask()
 
 
 def read_spending(store: registry.StoreReference = None) -> list[Spending]:
@@ -231,46 +226,19 @@ class SpendCap(MeteredLimit):
             max_wait: Duration | None = 60.0,
         ) -> None: ...
 
-    def acquire(self) -> Steps[Ticket]:
-        """Reserve the most that the call can cost. Raises SpendCapReachedError."""
-        most, came, call = self._most(), monotonic(), uuid4().hex
-        purse: Purse = yield Blocking(self._find_purse)
-        turn = yield from stand_in_line(purse.key, 1, self.max_wait)
-        if turn is None:
-            raise SpendCapReachedError(purse.document, most)
-        purse.running[call] = 0.0
-        try:
-            while True:
-                spending, has_room = yield Blocking(purse.take, (call, most, self.usd))
-                if has_room:
-                    return Meter(self, most, partial(purse.settle, call))
-                remaining = for_place(self.max_wait, monotonic() - came, None)
-                if spending["spent"] + most > self.usd or remaining <= 0:
-                    raise SpendCapReachedError(spending, most)
-                yield from sleep_for(min(PAUSE, remaining))
-        except BaseException:
-            purse.settle(call, 0.0)  # the store may still be asked
-            raise
-        finally:
-            turn.leave()
-
     def amount(self, usage: Usage) -> float | None:
         """What the call has cost."""
         return price_of(usage, model_of(self._arguments))
 
-    def _most(self) -> float:
+    def open(self) -> Meter:
         model, usage = model_of(self._arguments), most_of(self._arguments)
         if not model or usage is None:
             raise ConfigurationError(
                 f"SpendCap needs the {'max_tokens' if model else 'model'} of a call: give it parameters "
                 "`model` and `max_tokens`, or put the cap on the transport of a client that sends them"
             )
-        price = price_of(usage, model)
-        if price is None:
+        if (price := price_of(usage, model)) is None:
             raise ConfigurationError(f"SpendCap: genai-prices knows no price of the model {model!r}")
-        return price
-
-    def _find_purse(self) -> Purse:
         if self.per == "day":
             scope = datetime.fromtimestamp(registry.link_to(None).now(), UTC).strftime("%Y-%m-%d")
         else:
@@ -279,4 +247,4 @@ class SpendCap(MeteredLimit):
         fresh = Spending(
             name=name, per=self.per, scope=scope, usd=self.usd, spent=0.0, reserved={}, reached=False
         )
-        return Purse.of(key_of(PREFIX, f"{self.per}/{scope}/{name}"), fresh)
+        return Meter(self, Purse.of(key_of(PREFIX, f"{self.per}/{scope}/{name}"), fresh), price)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, cast
 
 from pydantic import Field, field_serializer
 
-from prefect_resilience.base.drive import Blocking, Steps, sleep_for
-from prefect_resilience.base.durations import Duration, Seconds
+from prefect_resilience.base.drive import Blocking, Steps
+from prefect_resilience.base.durations import Duration
 from prefect_resilience.base.policy import arguments_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import registry
-from prefect_resilience.guards.limits.guarding import RateLimitedError, Ticket
-from prefect_resilience.guards.limits.line import for_place, in_line, stand_in_line
+from prefect_resilience.guards.limits.guarding import RateLimitedError
+from prefect_resilience.guards.limits.line import in_line
 from prefect_resilience.guards.limits.shared import logger
 from prefect_resilience.guards.limits.usage import Meter, MeteredLimit, Share, Usage, key_of, read_usage
 
@@ -76,9 +75,9 @@ def usual(samples: list[int], per_minute: int) -> float:
         >>> usual(list(range(1, 101)), 60_000), usual([], 60_000)
         (95, 600.0)
     """
-    if len(samples) < FEW:
-        return max(per_minute * FIRST_PART, *samples, 0)
-    return min(sorted(samples)[math.ceil(len(samples) * 0.95) - 1], per_minute)
+    few = max(per_minute * FIRST_PART, *samples, 0)
+    most = few if len(samples) < FEW else sorted(samples)[math.ceil(len(samples) * 0.95) - 1]
+    return min(most, per_minute)
 
 
 # -- the tokens that this process holds
@@ -114,30 +113,30 @@ class Account(Share):
     def usual(self) -> float:
         return usual([*self.document["samples"], *self._samples][-SAMPLES:], self.per_minute)
 
-    def take(self, tokens: float) -> bool:
-        """Take the tokens if the process holds them."""
+    def take(self, meter: Meter, patience: float) -> Steps[float | None]:
+        tokens = meter.reserved
         with self.lock:
-            self._ripen()
-            if self.held < tokens:
-                return False
-            self.held -= tokens
-            self._taken += tokens
-            return True
-
-    def wait(self) -> float:
-        """Seconds until the granted tokens may be used; 0: nothing is granted."""
-        with self.lock:
-            return max(self._ready_at - monotonic(), 0.0) if self._coming else 0.0
-
-    def rest(self) -> float:
-        """Seconds until the process may ask the store again."""
-        return max(self._asked_at + ASK_SECONDS - monotonic(), 0.0)
+            if meter.place and self.holds(tokens):
+                self.held -= tokens
+                self._taken += tokens
+                self.running[meter.call] = tokens
+                return None
+            wait = max(self._ready_at - monotonic(), 0.0) if self._coming else 0.0
+        rest = max(self._asked_at + ASK_SECONDS - monotonic(), 0.0)
+        if meter.place is None:
+            wait += in_line(self.key) * tokens / pace_of(self.per_minute)
+        elif wait == rest == 0:
+            behind = (in_line(self.key) - 1) * tokens
+            wait = yield Blocking(self.ask, (tokens, behind, patience))
+        if wait > patience or meter.place is None:
+            raise TokenLimitedError(self.document["name"], self.per_minute, tokens, wait)
+        return min(wait or rest, LOOK_SECONDS)  # other calls may give some back
 
     def ask(self, tokens: float, behind: float, patience: float) -> float:
         """Ask for what a call needs, and for a part of what the calls `behind` it do: the seconds until it is
         ready. If they are more than `patience`, nothing is granted. May block."""
         with self.lock:
-            self._ripen()
+            self.holds(tokens)
             flow = self._taken / max(monotonic() - self._asked_at, ASK_SECONDS)
             more = min(max(flow, behind), ASK_SECONDS * pace_of(self.per_minute))
             wanted = tokens - self.held + more
@@ -148,31 +147,30 @@ class Account(Share):
                 self._ready_at = monotonic() + wait
         return wait
 
-    def settle(self, reserved: float, used: float) -> None:
-        """A call used so many of its reserved tokens. Does not block."""
-        with self.lock:
-            self.held += reserved - used
-            if used > 0:
-                self._samples.append(math.ceil(used))
-        self.settle_soon()
+    def end(self, call: str, reserved: float, used: float) -> None:
+        self.held += reserved - used
+        if used > 0:
+            self._samples.append(math.ceil(used))
 
     def is_settled(self) -> bool:
         return not (self._samples or self.held or self._coming)
 
     def settle_all(self) -> None:
         with self.lock:
-            if in_line(self.key) or self.is_settled():  # who is in line asks the store
+            if in_line(self.key):  # who is in line asks the store
                 return
             surplus, self.held, self._coming = self.held + self._coming, 0.0, 0.0
         self.exchange(-surplus, math.inf)
 
-    def _ripen(self) -> None:
-        """Take in the tokens that are ready, and drop those of a lease that has ended."""
+    def holds(self, tokens: float) -> bool:
+        """Whether so many tokens are there, with those that are ready now. Those of a lease that has ended
+        are dropped."""
         now = monotonic()
         if self._coming and now >= self._ready_at:
             self.held, self._coming = self.held + self._coming, 0.0
         elif not self._coming and now > max(self._ready_at, self._asked_at) + LEASE_SECONDS:
             self.held = min(self.held, 0.0)
+        return self.held >= tokens
 
     def exchange(self, wanted: float, patience: float) -> float:
         """Ask the bucket for tokens, or give some back. Returns the seconds until the grant."""
@@ -249,10 +247,6 @@ class TokenLimit(MeteredLimit):
     usage: Callable[[Any], Any] | None = Field(
         default=None, description="A function that returns the usage in an answer; null: it is read."
     )
-    max_wait: Seconds | None = Field(
-        default=None, description="The longest wait, in seconds; null: no limit."
-    )
-
     if TYPE_CHECKING:
 
         def __init__(
@@ -269,32 +263,20 @@ class TokenLimit(MeteredLimit):
     def _name_function(self, value: Any) -> Any:
         return getattr(value, "__qualname__", repr(value)) if callable(value) else value
 
-    def acquire(self) -> Steps[Ticket]:
-        """Wait for the tokens. Raises TokenLimitedError, at once if the wait is known."""
-        name, came = cast("str", self.final_name()), monotonic()
+    def open(self) -> Meter:
+        name, tokens = cast("str", self.final_name()), cast("Any", self.estimate)
         account = Account.of(key_of(PREFIX, name), new_bucket(name, self.per_minute))
         account.per_minute = self.per_minute
-        tokens = self._reserve(account)
-        turn = yield from stand_in_line(account.key, 1, self.max_wait)
-        if turn is None:
-            before = in_line(account.key) * tokens / pace_of(self.per_minute)
-            raise TokenLimitedError(name, self.per_minute, tokens, account.wait() + before)
-        try:
-            while not account.take(tokens):
-                patience = max(for_place(self.max_wait, monotonic() - came, None), 0.0)
-                wait, rest = account.wait(), account.rest()
-                if wait == 0 and rest == 0:
-                    behind = (in_line(account.key) - 1) * tokens
-                    wait = yield Blocking(account.ask, (tokens, behind, patience))
-                if wait > patience:
-                    raise TokenLimitedError(name, self.per_minute, tokens, wait)
-                yield from sleep_for(min(wait or rest, LOOK_SECONDS))  # other calls may give some back
-        except BaseException:
-            account.settle_soon()
-            raise
-        finally:
-            turn.leave()
-        return Meter(self, tokens, partial(account.settle, tokens))
+        if callable(tokens):
+            tokens = tokens(**arguments_of(tokens, self._arguments))
+        if tokens is None:
+            tokens = account.usual()
+        if isinstance(tokens, int | float) and 0 <= tokens <= self.per_minute:
+            return Meter(self, account, tokens)
+        raise ConfigurationError(
+            f"token limit {self.name!r} allows {self.per_minute} tokens a minute, and this call needs "
+            f"{tokens!r}: there will never be room for it"
+        )
 
     def read(self, answer: Any) -> Usage | None:
         """The usage in an answer."""
@@ -311,16 +293,3 @@ class TokenLimit(MeteredLimit):
     def amount(self, usage: Usage) -> float | None:
         """The tokens of the call."""
         return usage.total
-
-    def _reserve(self, account: Account) -> float:
-        tokens: Any = self.estimate
-        if callable(tokens):
-            tokens = tokens(**arguments_of(tokens, self._arguments))
-        if tokens is None:
-            return account.usual()
-        if isinstance(tokens, int | float) and 0 <= tokens <= self.per_minute:
-            return tokens
-        raise ConfigurationError(
-            f"token limit {self.name!r} allows {self.per_minute} tokens a minute, and this call needs "
-            f"{tokens!r}: there will never be room for it"
-        )

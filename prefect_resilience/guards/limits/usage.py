@@ -10,13 +10,15 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
-from time import sleep
+from time import monotonic, sleep
 from typing import Any, ClassVar, NamedTuple, Self, cast
 from urllib.parse import quote
+from uuid import uuid4
 
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
-from prefect_resilience.base.drive import Steps
+from prefect_resilience.base.drive import Blocking, Steps, sleep_for
+from prefect_resilience.base.durations import Seconds
 from prefect_resilience.base.process import in_forked_child, start_thread
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.classify.shapes import parse_json, value_at, values_at
@@ -24,6 +26,7 @@ from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.circuits import listeners, registry
 from prefect_resilience.guards.limits.guarding import NamedLimit, Ticket
+from prefect_resilience.guards.limits.line import for_place, stand_in_line
 from prefect_resilience.stores.base import Store, change
 
 PLACES = ("usage", "usage_metadata", "usageMetadata")
@@ -43,12 +46,12 @@ CACHE_READ, CACHE_WRITE = ("cache_read_input_tokens",), ("cache_creation_input_t
 
 
 class Usage(NamedTuple):
-    """The tokens of one call. `input_tokens` has those of `cache_read` and `cache_write`."""
+    """The tokens of one call, under the names of genai-prices. `input_tokens` has those of the caches."""
 
     input_tokens: int = 0
     output_tokens: int = 0
-    cache_read: int = 0
-    cache_write: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
 
     @property
     def total(self) -> int:
@@ -93,13 +96,15 @@ def count_at(counts: Any, names: Iterable[str]) -> int | None:
 
 
 class Meter(Ticket):
-    """What a call has reserved. It is settled once: from the usage in its answer, or when it has failed."""
+    """What a call has reserved of a share. It is settled once: from the usage in its answer, or when it has
+    failed."""
 
-    def __init__(self, limit: MeteredLimit, reserved: float, settle: Callable[[float], None]) -> None:
+    def __init__(self, limit: MeteredLimit, share: Share, reserved: float) -> None:
         super().__init__()
+        self.limit: MeteredLimit = limit
+        self.share: Share = share
         self.reserved: float = reserved
-        self._limit = limit
-        self._settle: Callable[[float], None] | None = settle
+        self.call: str = uuid4().hex
         self._usage: Usage | None = None
         self._seen = self._waits = False
 
@@ -116,7 +121,7 @@ class Meter(Ticket):
             self._waits = True
             body.add_meter(self)
         else:
-            self._usage = merge_all((self._usage, self._limit.read(answer)))
+            self._usage = merge_all((self._usage, self.limit.read(answer)))
 
     def end(self, answers: Iterable[Any], is_whole: bool) -> None:
         """Settle at the end of a body. `is_whole`: all of it was read."""
@@ -129,10 +134,9 @@ class Meter(Ticket):
         """Give back what was not used. An answer without a usage counts as what was reserved, and so does a
         call that timed out, because the service may go on with it. One that was cut off counts as at least
         that."""
-        if (self._waits and error is None) or self._settle is None:
+        if self._waits and error is None:
             return
-        settle, self._settle = self._settle, None
-        used = None if self._usage is None else self._limit.amount(self._usage)
+        used = None if self._usage is None else self.limit.amount(self._usage)
         timed_out = (
             isinstance(error, Exception) and (info or classify(error)).category is ErrorCategory.TIMEOUT
         )
@@ -140,7 +144,7 @@ class Meter(Ticket):
             used = 0.0
         elif used is None or (error is not None and used < self.reserved):
             used = self.reserved
-        settle(used)
+        self.share.settle(self, used)
 
 
 # The last events of streams, after which clients close them.
@@ -176,6 +180,9 @@ class MeteredLimit(NamedLimit):
     """The base class of the limits on what calls use."""
 
     metered: ClassVar[bool] = True
+    max_wait: Seconds | None = Field(
+        default=None, description="The longest wait, in seconds; null: no limit."
+    )
     _arguments: Mapping[str, Any] = PrivateAttr(default_factory=dict)
 
     def bind(self, parameters: Mapping[str, Any]) -> Self:
@@ -193,6 +200,30 @@ class MeteredLimit(NamedLimit):
     @abstractmethod
     def amount(self, usage: Usage) -> float | None:
         """What a call with this usage counts for; None if that is unknown."""
+
+    @abstractmethod
+    def open(self) -> Meter:
+        """The meter of a call, with what it may use. May block."""
+
+    def acquire(self) -> Steps[Ticket]:
+        """Reserve what the call may use. Raises a LimitRefused, at once if the wait is known."""
+        came = monotonic()
+        meter: Meter = yield Blocking(self.open)
+        share = meter.share
+        try:
+            meter.place = yield from stand_in_line(share.key, 1, self.max_wait)
+            while True:
+                remaining = for_place(self.max_wait, monotonic() - came, None)
+                pause = yield from share.take(meter, max(remaining, 0.0))
+                if pause is None:
+                    return meter
+                yield from sleep_for(pause)
+        except BaseException:
+            share.settle(meter, 0.0)
+            raise
+        finally:
+            if meter.place is not None:
+                meter.place.leave()
 
     def finish(
         self, ticket: Ticket, error: BaseException | None = None, *, info: ErrorInfo | None = None, **_: Any
@@ -220,6 +251,8 @@ class Share:
     def __init__(self, key: str, fresh: Any) -> None:
         self.key: str = key
         self.document: Any = fresh
+        # What each running call has reserved.
+        self.running: dict[str, float] = {}
         # Re-entrant: the garbage collector may end a stream at any time.
         self.lock: AbstractContextManager[Any] = threading.RLock()
         self._settles = False
@@ -228,22 +261,37 @@ class Share:
     def of(cls, key: str, fresh: Any) -> Self:
         """The share of this process; `fresh` is the document before its first call."""
         if len(shares) >= MOST_SHARES:
-            for old in [share.key for share in list(shares.values()) if share.is_settled()]:
-                shares.pop(old, None)
+            for old in list(shares.values()):
+                if not old.running and old.is_settled():
+                    shares.pop(old.key, None)
         return cast("Self", shares.get(key) or shares.setdefault(key, cls(key, fresh)))
 
     @abstractmethod
+    def take(self, meter: Meter, patience: float) -> Steps[float | None]:
+        """Reserve for a call that has the place in the line. Returns None if that is done, else the seconds
+        until it may be tried again. Raises a LimitRefused for a longer wait than `patience`."""
+
+    @abstractmethod
+    def end(self, call: str, reserved: float, used: float) -> None:
+        """A call that had reserved so much has used so much."""
+
+    @abstractmethod
     def is_settled(self) -> bool:
-        """Whether the document in the store has everything."""
+        """Whether the document in the store has every call that has ended."""
 
     @abstractmethod
     def settle_all(self) -> None:
         """Bring the document in the store up to date, unless a call is about to. May block."""
 
-    def settle_soon(self) -> None:
-        """Settle after the pause, once for all calls that end until then. The process waits for it."""
+    def settle(self, meter: Meter, used: float) -> None:
+        """A call has ended, or does not begin; a second time does nothing. Does not block.
+
+        The store knows of it after the pause, with all calls that end until then. The process waits for it.
+        """
         with self.lock:
-            if self._settles:
+            if (reserved := self.running.pop(meter.call, None)) is not None:
+                self.end(meter.call, reserved, used)
+            if self._settles or self.is_settled():
                 return
             self._settles = True
         with suppress(RuntimeError):  # the interpreter ends
@@ -253,7 +301,8 @@ class Share:
         sleep(self.pause)
         with self.lock:
             self._settles = False
-        self.settle_all()
+        if not self.is_settled():
+            self.settle_all()
 
     def change(self, step: Callable[[Any, float], Any]) -> tuple[Any, bool]:
         """The document after `step`, which gets it and the store's time, and whether the store has it.

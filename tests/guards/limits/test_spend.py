@@ -69,7 +69,7 @@ def asking(cap, give=lambda: answer(1_000)):
 
 def test_a_price_is_that_of_the_input_the_output_and_the_caches():
     assert price_of(Usage(0, 1_000_000), MODEL) == price_of(Usage(0, 1_000_000), f"openai/{MODEL}") == MILLION
-    cached = price_of(Usage(1_000, 0, cache_read=1_000), MODEL)
+    cached = price_of(Usage(1_000, 0, cache_read_tokens=1_000), MODEL)
     assert 0 < cached < price_of(Usage(1_000), MODEL)
     assert price_of(Usage(1), "no-such-model") is None
     at_others = ("anthropic.claude-3-5-sonnet-20241022-v2:0", "amazon.nova-pro-v1:0", "models/gemini-2.5-pro")
@@ -179,7 +179,7 @@ def test_what_a_call_reserved_while_it_was_cancelled_is_given_back(monkeypatch):
     assert settled()["reserved"] == {}
 
 
-def test_a_lost_answer_of_the_store_gives_nothing_back_twice(monkeypatch):
+def test_a_lost_answer_of_the_store_settles_nothing_twice(monkeypatch):
     def lose(*args, **options):
         swap(*args, **options)
         raise StoreUnavailable("the answer was lost")
@@ -189,13 +189,14 @@ def test_a_lost_answer_of_the_store_gives_nothing_back_twice(monkeypatch):
     asking(SpendCap(usd=5))()
     other = spend.Purse(next(iter(usage.shares)), settled())
     other.running["another call"] = 0.0
-    other.take("another call", 1.0, 5)
+    other.ask("another call", 1.0, 5)
     asking(SpendCap(usd=5), lambda: monkeypatch.setattr(link.store(), "swap", lose))()
     settled()
     monkeypatch.setattr(link.store(), "swap", swap)
     monkeypatch.setattr(link, "rest_until", 0.0)
     asking(SpendCap(usd=5))()
     assert settled()["reserved"] == {"another call": 1.0}
+    assert settled()["spent"] == pytest.approx(MILLION / 10 + 2 * MILLION / 1_000, abs=0.001)
 
 
 def test_a_hedged_call_reserves_for_the_same_arguments():

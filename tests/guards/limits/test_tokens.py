@@ -366,10 +366,10 @@ def test_the_tokens_of_a_dead_process_are_back_in_time(monkeypatch):
     assert 0.8 < wait < 3
     now = tokens.monotonic()
     monkeypatch.setattr(tokens, "monotonic", lambda: now + wait + tokens.LEASE_SECONDS + 1)
-    assert dead.take(1)
-    assert not dead.take(1_000_000)
+    assert dead.holds(1)
+    assert not dead.holds(1_000_000)
     monkeypatch.setattr(tokens, "monotonic", lambda: now + wait + 3 * tokens.LEASE_SECONDS)
-    assert not dead.take(1)
+    assert not dead.holds(1)
 
 
 @pytest.mark.parametrize(("reserved", "used", "least", "most"), [(50_000, 1, 0, 1), (1, 30_000, 20, 35)])
@@ -385,7 +385,7 @@ def test_the_fleet_gets_what_was_not_used_and_pays_for_what_was(reserved, used, 
 def test_a_process_asks_for_the_calls_behind_the_first_one():
     account = another("ask", 60_000)
     account.ask(10, 5_000, math.inf)
-    assert account.take(250)
+    assert account.holds(250)
 
 
 def test_without_the_store_the_limit_holds_in_this_process(caplog, monkeypatch):
