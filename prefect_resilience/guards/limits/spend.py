@@ -230,7 +230,7 @@ class SpendCap(MeteredLimit):
         """What the call has cost."""
         return price_of(usage, model_of(self._arguments))
 
-    def open(self) -> Meter:
+    def _open(self) -> Meter:
         model, usage = model_of(self._arguments), most_of(self._arguments)
         if not model or usage is None:
             raise ConfigurationError(

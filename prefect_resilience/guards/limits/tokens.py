@@ -263,7 +263,7 @@ class TokenLimit(MeteredLimit):
     def _name_function(self, value: Any) -> Any:
         return getattr(value, "__qualname__", repr(value)) if callable(value) else value
 
-    def open(self) -> Meter:
+    def _open(self) -> Meter:
         name, tokens = cast("str", self.final_name()), cast("Any", self.estimate)
         account = Account.of(key_of(PREFIX, name), new_bucket(name, self.per_minute))
         account.per_minute = self.per_minute

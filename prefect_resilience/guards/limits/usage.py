@@ -202,13 +202,13 @@ class MeteredLimit(NamedLimit):
         """What a call with this usage counts for; None if that is unknown."""
 
     @abstractmethod
-    def open(self) -> Meter:
+    def _open(self) -> Meter:
         """The meter of a call, with what it may use. May block."""
 
     def acquire(self) -> Steps[Ticket]:
         """Reserve what the call may use. Raises a LimitRefused, at once if the wait is known."""
         came = monotonic()
-        meter: Meter = yield Blocking(self.open)
+        meter: Meter = yield Blocking(self._open)
         share = meter.share
         try:
             meter.place = yield from stand_in_line(share.key, 1, self.max_wait)

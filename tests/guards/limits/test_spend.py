@@ -209,16 +209,8 @@ def test_a_hedged_call_reserves_for_the_same_arguments():
     assert resilient(limits=SpendCap(usd=5), retry=None, hedge=Hedge(0.1))(ask)() == answer(2)
 
 
-FAILED = {
-    "failed": (ValueError(), 0),
-    "a timeout": (AttemptTimeout(1), 1),
-}
-
-
-@pytest.mark.parametrize("way", FAILED)
-def test_a_failed_call_costs_nothing_unless_it_timed_out(way):
-    error, parts = FAILED[way]
-
+@pytest.mark.parametrize(("error", "parts"), [(ValueError(), 0), (AttemptTimeout(1), 1)])
+def test_a_failed_call_costs_nothing_unless_it_timed_out(error, parts):
     def fail():
         raise error
 
