@@ -17,16 +17,17 @@ import gc
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
 import threading
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -38,24 +39,25 @@ from prefect.context import refresh_global_settings_context
 from prefect.flow_engine import run_flow
 from prefect.states import AwaitingRetry, Crashed, get_state_exception
 from prefect.utilities.callables import get_call_parameters
+from prefect.utilities.collections import visit_collection
 
 import prefect_resilience
+from prefect_resilience.base.text import one_line
 from prefect_resilience.durable.effects.channels import DRIVERS
 from prefect_resilience.durable.effects.ledger import LEDGER_WRITE, PREFIX, open_ledger
-from prefect_resilience.durable.effects.witness import WATCHED, Witness, report_event
+from prefect_resilience.durable.effects.witness import WATCHED, Witness, names, report_event
 from prefect_resilience.errors.exceptions import ConfigurationError, InDoubt, NotRecorded
 from prefect_resilience.operations.users_code import load_module
 from prefect_resilience.stores.base import scan_all
-from prefect_resilience.testing.kill_points import HOSTS, LATE, Point, stable, write_line
+from prefect_resilience.testing.kill_points import HOSTS, Point, stable, write_line
+from prefect_resilience.testing.rehearsal import ADDRESS
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "::ffff:127.0.0.1"})
 PROGRAMS = frozenset({"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen"})
 """Events of other programs."""
 LOCAL_PROGRAMS = ("uname", "file")
 """Programs that Python's `platform` asks for the processor."""
-LOOK_UPS = frozenset(
-    {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo"}
-)
+LOOK_UPS = names("socket.getaddrinfo socket.gethostbyname socket.gethostbyaddr socket.getnameinfo")
 OURS = os.path.dirname(prefect_resilience.__file__)
 WAITING = ("threading.py", "queue.py", "_base.py", "selectors.py")
 """Files of threads that wait for other threads, and not for a receiver."""
@@ -75,27 +77,23 @@ class AuditGuard:
         """Raise an error if the event may not happen."""
         rejected = ""
         if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
-            place: Any = args[1] or ("localhost", 0)
-            host = _text(place) if isinstance(place, str | bytes) else place[0]  # the path of a Unix socket
+            place: Any = args[1] or ("localhost", 0)  # or the path of a Unix socket
+            host: Any = os.fsdecode(place) if isinstance(place, str | bytes) else place[0]
             if host not in self.hosts and not str(host).startswith(os.environ.get("TMPDIR") or "/nowhere"):
                 rejected = f"a connection to {place}"
         elif event in LOOK_UPS:
-            host = _text(args[0][0] if isinstance(args[0], tuple) else args[0])
-            if host not in {*self.hosts, "", "None", socket.gethostname()}:
+            host = os.fsdecode((args[0][0] if event == "socket.getnameinfo" else args[0]) or "")
+            if host not in {*self.hosts, "", socket.gethostname()}:
                 rejected = f"a look-up of the host {host}"
         elif event == "import":
             if not DRIVERS.isdisjoint((args[0], args[0].partition(".")[0])):
                 rejected = f"the module {args[0]}, whose C code makes network calls that cannot be watched,"
         elif event in PROGRAMS and not (event == "subprocess.Popen" and args[1][0] in LOCAL_PROGRAMS):
-            rejected = f"another program, which cannot be watched ({_text(args[0])}),"
+            rejected = f"another program, which cannot be watched ({args[0]}),"
         if rejected:
             self.tell(rejected)
             kind = ImportError if event == "import" else ConnectionRefusedError
             raise kind(f"{rejected} was rejected by the rehearsal")
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def guard_child() -> AuditGuard:
@@ -113,30 +111,19 @@ class Seams(Witness):
     """Counts the points of this process, and kills it at one of them."""
 
     book: Path
-    point: Point | None
+    point: Point
     ports: Iterable[int]
-    pid: int = field(default_factory=os.getpid)
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    busy: threading.local = field(default_factory=threading.local)
-    opened: bool = False
-    """Whether the flow has begun."""
+    """Those of the API, and of a receiver that counts its requests."""
+    counts: dict[tuple[str, str], Iterator[int]] = field(default_factory=dict[tuple[str, str], Iterator[int]])
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
-        if not self.opened or getattr(self.busy, "now", False):
-            return
-        self.busy.now = True
-        try:
-            if event == LEDGER_WRITE:
-                when, document = args
-                self.pass_point(when, f"ledger {document['state']} {stable(document['key'])}")
-            elif event in WATCHED and not (event == "socket.connect" and self._is_known(args[1])):
+        if event == LEDGER_WRITE:
+            when, document = args
+            self.pass_point(when, f"ledger {document['state']} {stable(document['key'])}")
+        elif event in WATCHED and args[:1] != (str(self.book),):
+            is_known = event == "socket.connect" and args[1][1] in self.ports
+            if not is_known:
                 report_event(self, event, args)
-        finally:
-            self.busy.now = False
-
-    def _is_known(self, place: Any) -> bool:
-        """Whether a connection goes to the API or to a receiver that counts its requests."""
-        return isinstance(place, tuple) and cast("Any", place)[1] in self.ports
 
     def saw_other(self, what: str) -> None:
         self.pass_point("before", what)
@@ -149,12 +136,10 @@ class Seams(Witness):
 
     def pass_point(self, how: str, name: str) -> None:
         """Count a point, and die at the one of this run."""
-        with self._lock:
-            self.counts[how, name] += 1
-            point = Point(how, name, self.counts[how, name])
-            write_line(self.book, passed=[point])
+        point = Point(how, name, next(self.counts.setdefault((how, name), count(1))))
+        write_line(self.book, passed=[point])
         if point == self.point:
-            os.kill(self.pid, signal.SIGKILL)
+            os.killpg(0, signal.SIGKILL)
 
 
 # -- where the code is, when a receiver gets something from it
@@ -169,15 +154,11 @@ def answer_questions(folder: Path) -> None:
 
 def _waiting_places() -> Iterator[tuple[str, str, str]]:
     """The stack's id, the task, and the line of each stack that waits in a client."""
-    loops: dict[int, Any] = {}
     for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
-        stack = [caller for caller, _ in traceback.walk_stack(frame)][::-1]
-        yield from _place_of(f"thread {ident}", stack)
-        running = [frame.f_locals["self"] for frame in stack if frame.f_code.co_name == "run_forever"]
-        loops |= {id(loop): loop for loop in running}
-    for loop in loops.values():
-        for task in asyncio.all_tasks(loop):
-            yield from _place_of(f"task {id(task)}", [*_frames_of(task.get_coro())])
+        yield from _place_of(f"thread {ident}", [caller for caller, _ in traceback.walk_stack(frame)][::-1])
+    for thing in gc.get_objects():
+        if issubclass(type(thing), asyncio.Task) and not thing.done():
+            yield from _place_of(f"task {id(thing)}", [*_frames_of(thing.get_coro())])
 
 
 AWAITED = {"cr_frame": "cr_await", "gi_frame": "gi_yieldfrom", "ag_frame": "ag_await"}
@@ -200,7 +181,7 @@ def _place_of(ident: str, stack: list[FrameType]) -> Iterator[tuple[str, str, st
     in_task = [n for n, frame in enumerate(stack) if "prefect/task_engine" in frame.f_code.co_filename]
     inside = [frame for frame in stack[in_task[-1] :] if frame in own] if in_task else own
     name = (inside or own)[0].f_code.co_name
-    yield ident, name, f"{os.path.relpath(own[-1].f_code.co_filename)}:{own[-1].f_lineno}"
+    yield ident, name, _line_of(own[-1], own[-1].f_lineno)
 
 
 def _is_users(file: str) -> bool:
@@ -208,11 +189,13 @@ def _is_users(file: str) -> bool:
     return "site-packages" not in file and not file.startswith(outside)
 
 
+def _line_of(frame: FrameType, line: int) -> str:
+    return f"{os.path.relpath(frame.f_code.co_filename)}:{line}"
+
+
 def _users_line() -> str:
-    for frame, line in traceback.walk_stack(None):
-        if _is_users(frame.f_code.co_filename):
-            return f"{os.path.relpath(frame.f_code.co_filename)}:{line}"
-    return ""
+    stack = traceback.walk_stack(None)
+    return next((_line_of(frame, line) for frame, line in stack if _is_users(frame.f_code.co_filename)), "")
 
 
 # -- a run
@@ -222,25 +205,20 @@ def run_job(job: dict[str, Any], guard: AuditGuard) -> None:
     """Run the flow of a job in this process, up to its point."""
     folder = Path(job["folder"])
     book, is_first = folder / "book", (folder / "questions").exists()
-    seams = Seams(book=book, point=job["point"] and Point(*job["point"]), ports=job["ports"])
+    seams = Seams(book=book, point=Point(*job["point"]), ports=job["ports"])
     guard.tell = lambda why: write_line(book, rejected=[f"{why} was rejected ({_users_line()})"])
-    sys.addaudithook(seams.hook)
-    try:
-        flow, parameters = _load_call(folder / "call")
-        if is_first:
-            threading.Thread(target=answer_questions, args=(folder,), daemon=True).start()
-        _run(flow, parameters, folder, seams)
-        if is_first:
-            write_line(book, libraries=[*_libraries()])
-    except ConfigurationError as error:
-        write_line(book, mistake=str(error))
+    flow, parameters = _load_call(folder / "call")
+    if is_first:
+        threading.Thread(target=answer_questions, args=(folder,), daemon=True).start()
+    _run(flow, parameters, folder, seams)
+    if is_first:
+        write_line(book, libraries=[*_libraries()])
 
 
 def _libraries() -> Iterator[str]:
     """The names of the modules that are imported and not the user's own."""
     for name, module in [*sys.modules.items()]:
-        file = getattr(module, "__file__", None)
-        if file and name != "__main__" and not _is_users(file):
+        if (file := getattr(module, "__file__", None)) and not _is_users(file):
             yield name
 
 
@@ -252,7 +230,12 @@ def _load_call(path: Path) -> tuple[Any, dict[str, Any]]:
         flow = getattr(load_module(name, flow), attribute, None)
     if not isinstance(flow, Flow):
         raise ConfigurationError(f"{call['flow']} is not a flow: write FILE.py:FLOW or MODULE:FLOW")
-    return cast("Any", flow), get_call_parameters(flow.fn, call["args"], call["kwargs"])
+
+    def fill(value: Any) -> Any:
+        return value.replace(ADDRESS, call["address"]) if isinstance(value, str) else value
+
+    args, kwargs = visit_collection((call["args"], call["kwargs"]), fill, return_data=True)
+    return cast("Any", flow), get_call_parameters(flow.fn, args, {**kwargs, **call["own"]})
 
 
 def _run(flow: Any, parameters: dict[str, Any], folder: Path, seams: Seams) -> None:
@@ -267,10 +250,9 @@ def _run(flow: Any, parameters: dict[str, Any], folder: Path, seams: Seams) -> N
             run_id = client.create_flow_run(flow, parameters=flow.serialize_parameters(parameters)).id
             id_file.write_text(str(run_id))
         flow_run = client.read_flow_run(run_id)
-    seams.opened = True
+    sys.addaudithook(seams.hook)  # what follows is the flow's
     ended: Any = run_flow(flow, flow_run=flow_run, parameters=parameters, return_type="state")
     state: Any = asyncio.run(ended) if flow.isasync else ended
-    seams.opened = False
     error: Any = cast("Any", get_state_exception)(state) if state.is_failed() else None
     effects = dict(_effects())
     in_doubt = error is not None and "unknown" in [state for _, state, _ in effects.values()]
@@ -288,13 +270,9 @@ def _effects() -> Iterator[tuple[str, tuple[str, str, str]]]:
 
 def _enter(job: dict[str, Any]) -> None:
     """Give this process the job's surroundings, and its output the job's log."""
-    os.setsid()
+    os.setpgid(0, 0)  # as its parent does: whoever is first
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    environment = {**job["environment"], HOSTS: os.environ[HOSTS]}
-    if not os.environ[HOSTS]:  # no host needs TLS, and each client would read a hundred certificates
-        environment.setdefault("SSL_CERT_FILE", job["certificate"])
-    os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(job["environment"])
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     log = os.open(Path(job["folder"]) / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
@@ -307,37 +285,38 @@ def serve_runs() -> None:
     guard = guard_child()
     for line in sys.stdin:
         job = json.loads(line)
-        sys.path[:] = job["path"]
         for name in job["libraries"]:
-            with suppress(Exception):  # the program imports it again, and sees why
+            with suppress(Exception, SystemExit):  # the program imports it again, and sees why
                 importlib.import_module(name)
         gc.freeze()  # or each collection of a child visits all that its parent imported
         pid = os.fork()
         if pid == 0:
-            code = 1
             try:
                 _enter(job)
                 run_job(job, guard)
-                code = 0
-            except BaseException:  # noqa: BLE001 - it must not go on as the parent does
+            except BaseException as error:  # noqa: BLE001 - it must not go on as the parent does
                 traceback.print_exc()
+                write_line(Path(job["folder"]) / "book", message=one_line(error))
             finally:
                 sys.stdout.flush()
-                os._exit(code)
-        print(pid, flush=True)
-        print(wait_for_end(pid, job["timeout"]), flush=True)
+                os._exit(0)
+        os.setpgid(pid, pid)
+        print(json.dumps(end_run(pid, job["timeout"], sys.stdin)), flush=True)
 
 
-def wait_for_end(pid: int, seconds: float) -> int:
-    """The exit code of a run, or LATE; the processes that it started are ended."""
+def end_run(pid: int, seconds: float, source: Any) -> int | None:
+    """Print the pid of a run, wait for its end, and end the processes that it started; its exit code.
+
+    It is killed if it takes too long, or if `source`, where the jobs come from, is closed; then it has none.
+    """
     end = time.monotonic() + seconds
     try:
-        while time.monotonic() < end:
+        print(pid, flush=True)
+        while time.monotonic() < end and not select.select([source], [], [], 0.01)[0]:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 return os.waitstatus_to_exitcode(status)
-            time.sleep(0.01)
-        return LATE
+        return None
     finally:
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
@@ -348,8 +327,7 @@ def serve_api() -> None:
     import uvicorn  # slow to load, and of no use to a run
     from prefect.server.api.server import create_app
 
-    config = uvicorn.Config(create_app(ephemeral=True, final=True), log_level="error")
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(uvicorn.Config(create_app(ephemeral=True, final=True), log_level="error"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()

@@ -16,13 +16,7 @@ from prefect_resilience.testing import rehearsal
 
 
 @pytest.fixture(scope="session")
-def rehearsal_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The Prefect API of all rehearsals of the session."""
-    with rehearsal.prefect_api(tmp_path_factory.mktemp("rehearsal")) as url:
-        yield url
-
-
-@pytest.fixture
-def rehearse(rehearsal_api: str) -> Callable[..., rehearsal.Rehearsal]:
-    """`prefect_resilience.testing.rehearse`, on an API that is started once."""
-    return partial(rehearsal.rehearse, api=rehearsal_api)
+def rehearse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., rehearsal.Rehearsal]]:
+    """`prefect_resilience.testing.rehearse`, on a Prefect API that is started once for all tests."""
+    with rehearsal.prefect_api(tmp_path_factory.mktemp("rehearsal")) as api:
+        yield partial(rehearsal.rehearse, api=api)

@@ -13,7 +13,7 @@ import select
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,11 +26,8 @@ from prefect_resilience.testing.services import Answering, ReceivedRequest, Repl
 Outcome = Literal["once", "twice", "never", "stopped"]
 SEVERITY: Sequence[Outcome] = ("once", "stopped", "never", "twice")
 CHANGING = frozenset({"POST", "PATCH", "PUT", "DELETE"})
-KEY = "idempotency-key"
 HOSTS = "PREFECT_RESILIENCE_REHEARSAL_HOSTS"
 """The variable with the allowed hosts, for each Python that the program starts."""
-LATE = -signal.SIGALRM
-"""How the end of a run is told that took too long."""
 REPEATABLE = frozenset({"PUT", "DELETE"})
 """Methods of requests that HTTP allows to be repeated: two of them are no mistake, none is."""
 
@@ -93,10 +90,6 @@ class Thing:
         return stable(self.name)
 
     @property
-    def identity(self) -> tuple[str, str, str]:
-        return self.group, stable(self.body), stable(self.key)
-
-    @property
     def label(self) -> str:
         """The thing for a person: its name, and its key or the beginning of its body."""
         return " ".join(filter(None, (self.group, stable(self.key) or stable(self.body)[:60])))
@@ -110,12 +103,11 @@ class Case:
     passed: the points that its runs passed, as they wrote them.
     rejected: what was rejected, and from which line.
     libraries: the modules of libraries that were imported.
-    mistake: why the flow cannot be rehearsed.
     state: the state in which the last run ended; None if it did not end in time.
     effects: the kind, state and task of each effect in the ledger, by its key.
     """
 
-    point: Point | None = None
+    point: Point = UNDISTURBED
     book: Path = Path(os.devnull)
     pid: int = 0
     ask: Callable[[], CodePlace] = CodePlace
@@ -126,7 +118,6 @@ class Case:
     passed: list[Any] = field(default_factory=list[Any])
     rejected: list[str] = field(default_factory=list[str])
     libraries: list[str] = field(default_factory=list[str])
-    mistake: str = ""
     state: str | None = None
     message: str = ""
     stopped: bool = False
@@ -134,41 +125,36 @@ class Case:
 
     def answer(self, request: ReceivedRequest, take: Answering) -> Reply:
         """Answer a request to a ScriptedService, or lose it or its answer."""
-        key = next((value for name, value in request.headers.items() if name.lower() == KEY), "")
+        headers = {name.lower(): value for name, value in request.headers.items()}
         name, body = f"{request.method} {request.path}", request.body.decode(errors="replace")
         with self.lock:
-            try:
-                lost = self._meet("request", Thing(name, key, body, request.method))
-            except ConnectionAbortedError:
-                return Reply(drop=True)
-            reply = take(request)
-            return Reply(drop=True) if lost else reply
+            struck = self._meet(Thing(name, headers.get("idempotency-key", ""), body, request.method))
+            reply = Reply() if struck == "before" else take(request)
+        return Reply(drop=True) if struck in ("before", "cut") else reply
 
     def took(self, name: str, key: str = "") -> None:
         """Say that a receiver of the user's takes something now. Raises ConnectionAbortedError if the sender
         was killed before: then it is not taken."""
         with self.lock:
-            self._meet("receiver", Thing(name, key))
+            if self._meet(Thing(name, key)) == "before":
+                raise ConnectionAbortedError("the sender was killed before this was taken")
 
-    def _meet(self, kind: str, thing: Thing) -> bool:
-        """Count a thing, and kill its sender at the case's point. Returns whether the answer gets lost."""
-        name = f"{kind} {thing.group}"
+    def _meet(self, thing: Thing) -> str:
+        """Count a thing, and kill its sender at the case's point. Returns how the point disturbs it."""
+        name = f"{'request' if thing.method else 'receiver'} {thing.group}"
         self.counts[name] += 1
         changes = not thing.method or thing.method in CHANGING
         hows = ("before", "after", "cut") if thing.method and changes else ("before", "after")
-        points = {how: Point(how, name, self.counts[name]) for how in hows}
-        for point in points.values():
-            write_line(self.book, passed=[point])
+        points = [Point(how, name, self.counts[name]) for how in hows]
+        write_line(self.book, passed=points)
         place = self.ask()
-        struck = next((how for how in hows if points[how] == self.point), "")
+        struck = self.point.how if self.point in points else ""
         if struck in ("before", "after") and self.pid:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-        if struck == "before":
-            raise ConnectionAbortedError("the sender was killed before this was taken")
-        if changes:
+        if changes and struck != "before":
             self.things.append(replace(thing, place=place))
-        return struck == "cut"
+        return struck
 
     def read(self, book: Iterable[str]) -> None:
         """Take what a run wrote to the book: lists grow, other fields are replaced."""
@@ -209,7 +195,7 @@ def stack_questions(folder: Path) -> Generator[Callable[[], CodePlace]]:
     """Ask the process of a first run which line of its code waits for a receiver; empty without an answer."""
     for name in ("questions", "answers"):
         os.mkfifo(folder / name)
-    attributed: set[str] = set()
+    attributed: list[Any] = []
     with (
         open(folder / "questions", "r+b", buffering=0) as questions,
         open(folder / "answers", "r+b", buffering=0) as answers,
@@ -217,13 +203,11 @@ def stack_questions(folder: Path) -> Generator[Callable[[], CodePlace]]:
 
         def ask() -> CodePlace:
             questions.write(b"?")
-            if not select.select([answers], [], [], 2.0)[0]:
-                return CodePlace()
-            stacks = json.loads(answers.readline())
+            is_answered = select.select([answers], [], [], 2.0)[0]
+            stacks: list[Any] = json.loads(answers.readline()) if is_answered else []
             # Of several stacks that wait, the one that no request was attributed to is the new one.
-            fresh = [stack for stack in stacks if stack[0] not in attributed] or stacks
-            attributed.intersection_update(stack[0] for stack in stacks)
-            attributed.update(stack[0] for stack in fresh[:1])
+            fresh = [stack for stack in stacks if stack not in attributed] or stacks
+            attributed[:] = [stack for stack in stacks if stack in [*attributed, *fresh[:1]]]
             return CodePlace(*fresh[0][1:]) if fresh else CodePlace()
 
         yield ask
@@ -248,6 +232,9 @@ class RehearsedThing(BaseModel):
     line: str = ""
     kill: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.thing}: {self.verdict}, {self.line}, shown by: {self.kill}"
+
 
 def choose(points: Sequence[Point], most: int) -> list[Point]:
     """At most so many points, in their order: an even sample if there are more."""
@@ -260,9 +247,9 @@ def judge(expected: Case, case: Case) -> dict[Thing, Outcome]:
     surplus, doubts = _surplus(expected.taken, case.taken), case.doubts
     verdicts: dict[Thing, Outcome] = {}
     for thing in dict.fromkeys(expected.taken):
-        if surplus[thing.identity] > 0 and thing.method not in REPEATABLE:
+        if surplus[thing] > 0 and thing.method not in REPEATABLE:
             verdicts[thing] = "twice"
-        elif surplus[thing.identity] < 0:
+        elif surplus[thing] < 0:
             verdicts[thing] = "stopped" if case.stopped or doubts else "never"
         elif thing.key in doubts or (not thing.key and thing.place.task in doubts.values()):
             verdicts[thing] = "stopped"
@@ -271,30 +258,35 @@ def judge(expected: Case, case: Case) -> dict[Thing, Outcome]:
     return verdicts
 
 
-def _surplus(expected: Sequence[Thing], taken: Sequence[Thing]) -> Counter[tuple[str, str, str]]:
-    """How many of each thing of the first run are too many; below 0 for those that are missing.
+LIKENESSES: Sequence[Callable[[Thing], object]] = (
+    lambda thing: thing,
+    lambda thing: (thing.group, stable(thing.key) or stable(thing.body)),
+    lambda thing: (thing.group, stable(thing.body)),
+    lambda thing: thing.group,
+)
+"""How a thing is found again that may be another one in each run, as by an id in it: the closest first."""
 
-    A thing with another key in each run is compared by its group and body, then by its group.
-    """
-    surplus = Counter(thing.identity for thing in taken)
-    surplus.subtract(thing.identity for thing in expected)
-    wanted = dict.fromkeys(thing.identity for thing in expected)
-    for strange in surplus.keys() - wanted.keys():
-        same = [identity for identity in wanted if identity[:2] == strange[:2]]
-        same = same or [identity for identity in wanted if identity[0] == strange[0]]
-        for _ in range(surplus[strange] if same else 0):  # fill what is missing first
-            surplus[min(same, key=surplus.__getitem__)] += 1
+
+def _surplus(expected: Sequence[Thing], taken: Sequence[Thing]) -> Counter[Thing]:
+    """How many of each thing of the first run are too many; below 0 for those that are missing."""
+    surplus = Counter[Thing]()
+    surplus.subtract(expected)
+    for likeness in LIKENESSES:
+        like: dict[object, list[Thing]] = {}
+        for thing in surplus:
+            like.setdefault(likeness(thing), []).append(thing)
+        for thing in taken:
+            if same := like.get(likeness(thing)):  # fill what is missing first
+                surplus[min(same, key=surplus.__getitem__)] += 1
+        taken = [thing for thing in taken if likeness(thing) not in like]
     return surplus
 
 
-def rows_of(expected: Case, cases: Iterable[Case]) -> list[RehearsedThing]:
+def rows_of(expected: Case, cases: Iterable[Case]) -> Iterator[RehearsedThing]:
     """A row for each thing of the first run, with its worst verdict and the first point that shows it."""
-    worst: dict[Thing, tuple[Outcome, str]] = dict.fromkeys(expected.taken, ("once", ""))
-    for case in cases:
-        for thing, verdict in judge(expected, case).items():
-            if SEVERITY.index(verdict) > SEVERITY.index(worst[thing][0]):
-                worst[thing] = verdict, str(case.point)
-    return [
-        RehearsedThing(thing=thing.label, verdict=verdict, kill=kill, **thing.place._asdict())
-        for thing, (verdict, kill) in worst.items()
-    ]
+    judged = [(judge(expected, case), str(case.point)) for case in cases]
+    for thing in dict.fromkeys(expected.taken):
+        shown: list[tuple[Outcome, str]] = [("once", "")]
+        shown.extend((verdicts[thing], point) for verdicts, point in judged)
+        verdict, kill = max(shown, key=lambda one: SEVERITY.index(one[0]))
+        yield RehearsedThing(thing=thing.label, verdict=verdict, kill=kill, **thing.place._asdict())

@@ -18,8 +18,8 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,8 +81,8 @@ class Rehearsal(BaseModel):
     def assert_once(self) -> None:
         """Raise AssertionError if anything was sent twice or lost, or a case could not be judged."""
         if not self.is_proven:
-            wrong = [f"{row.thing}: {row.verdict}, {row.line}, {row.kill}" for row in self.twice + self.lost]
-            raise AssertionError("\n".join([f"{self.flow} is not proven:", *wrong, *self.unjudged]))
+            wrong = [f"{self.flow} is not proven:", *map(str, self.twice + self.lost), *self.unjudged]
+            raise AssertionError("\n".join(wrong))
 
 
 def rehearse(
@@ -124,13 +124,13 @@ def rehearse(
             raise ConfigurationError(f"the folder {keep} for the cases is not empty: name a new one")
         call = {"flow": flow, "args": args, "kwargs": dict(parameters or {})}
         hosts = [address for host in allow_hosts for address in _addresses_of(host)]
-        receiver = ScriptedService if receiver is None else receiver
         # One receiver for all cases cannot tell two of them apart.
         width = 1 if isinstance(receiver, ScriptedService) else min(os.cpu_count() or 1, 4)
         pool = ThreadPoolExecutor(width)
         stack.callback(pool.shutdown, cancel_futures=True)  # at a Ctrl-C, after the lanes with their runs
         lanes = [stack.enter_context(_process("runs", folder / "lanes", hosts)) for _ in range(width)]
         api = api or stack.enter_context(prefect_api(folder))
+        receiver = receiver or ScriptedService
         return Campaign(folder, api, call, receiver, timeout, lanes, pool, say).rehearse(kills, only)
 
 
@@ -157,18 +157,24 @@ def prefect_api(folder: Path) -> Generator[str, None, None]:
 
 @contextmanager
 def _process(what: str, home: Path, hosts: Iterable[str] = ()) -> Generator[Any]:
-    """A process of its own, in a session of its own: a Ctrl-C ends it when this context ends."""
+    """A process of its own, in a session of its own. It ends with this context or with this process."""
     home.mkdir(parents=True, exist_ok=True)
-    environment = {**_environment_of(home, os.environ), kill_points.HOSTS: ",".join(hosts)}
+    machine = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
+    if not hosts:  # no host needs TLS, and each client would read a hundred certificates
+        certificate, end, _ = certifi.contents().partition("-----END CERTIFICATE-----")
+        (home / "certificate.pem").write_text(certificate + end)
+        machine.setdefault("SSL_CERT_FILE", f"{home}/certificate.pem")
+    own = {"PREFECT_HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)}
     with open(home / "log", "ab") as log:
         process = Popen(
-            [sys.executable, "-m", "prefect_resilience.operations.rehearsed", what],
+            [sys.executable, "-P", "-m", "prefect_resilience.operations.rehearsed", what],
             stdin=PIPE,
             stdout=PIPE,
             stderr=log,
-            env=environment,
+            env={**machine, **OWN, **own, kill_points.HOSTS: ",".join(hosts)},
             text=True,
             start_new_session=True,
+            cwd=home if what == "api" else None,  # there is no prefect.toml or .env that names a database
         )
     with process:
         try:
@@ -178,7 +184,7 @@ def _process(what: str, home: Path, hosts: Iterable[str] = ()) -> Generator[Any]
 
 
 FOREIGN = re.compile(
-    r"PREFECT_(API|PROFILE|SERVER|CLOUD|LOCAL_STORAGE|RESULTS_LOCAL)|.*_proxy$", re.IGNORECASE
+    r"PREFECT_(API|PROFILE|SERVER|CLOUD|MESSAGING|LOCAL_STORAGE|RESULTS_LOCAL)|.*_proxy$", re.IGNORECASE
 )
 """Variables of this machine's Prefect and of its proxies."""
 OWN = {
@@ -192,27 +198,24 @@ OWN = {
 }
 
 
-def _environment_of(home: Path, machine: Mapping[str, str]) -> dict[str, str]:
-    own = {name: value for name, value in machine.items() if not FOREIGN.match(name)}
-    return {**own, **OWN, "PREFECT_HOME": str(home)}
-
-
 # -- all cases
 
-GUARD = """import os
-try:
+GUARD = """try:
     from prefect_resilience.operations.rehearsed import guard_child
     guard_child()
-except BaseException as error:
-    print("a rehearsal cannot guard this process:", repr(error), flush=True)
-    os._exit(97)
+except BaseException as error:  # of other errors Python prints a line, and goes on
+    raise SystemExit(f"a rehearsal cannot guard this process: {error!r}")
 """
 """The `sitecustomize` of each Python that the program starts, as for a timeout in a process."""
 
 
 @dataclass
 class Campaign:
-    """All cases of one flow: their folders, processes and receivers."""
+    """All cases of one flow: their folders, processes and receivers.
+
+    lanes: processes that have imported Prefect, and fork the runs of one case after another.
+    libraries: the modules of libraries that the first run imported; each lane imports them once.
+    """
 
     folder: Path
     api: str
@@ -220,66 +223,58 @@ class Campaign:
     receiver: Any
     timeout: float
     lanes: list[Any]
-    """Processes that have imported Prefect, and fork the runs of one case after another."""
     pool: ThreadPoolExecutor
     say: Callable[[str], None]
     libraries: list[str] = field(default_factory=list[str])
-    """The modules of libraries that the first run imported; each lane imports them once."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        flow = self.call["flow"]
-        self.name: str = flow if isinstance(flow, str) else str(getattr(flow, "name", flow))
+        self.name: str = str(getattr(self.call["flow"], "name", self.call["flow"]))
         (self.folder / "guard").mkdir()
         (self.folder / "guard" / "sitecustomize.py").write_text(GUARD)
-        certificate, end, _ = certifi.contents().partition("-----END CERTIFICATE-----")
-        (self.folder / "certificate.pem").write_text(certificate + end)
 
     def rehearse(self, most: int, only: str | None) -> Rehearsal:
         """The first run, then a case for each point."""
-        first = self._run_case(0, None)
+        first = self._run_case(0, kill_points.UNDISTURBED)
         if first.state != "COMPLETED":
             why = "; ".join(dict.fromkeys([first.message, *first.rejected]))
             raise ConfigurationError(f"the first run, which is not disturbed, does not succeed: {why}")
         self.libraries = first.libraries
         points = first.points
-        chosen = [kill_points.UNDISTURBED, *kill_points.choose(points, most)]
-        if only is not None:
-            chosen = [point for point in [kill_points.UNDISTURBED, *points] if str(point) == only]
+        offered = kill_points.choose(points, most) if only is None else points
+        chosen = [point for point in [kill_points.UNDISTURBED, *offered] if only in (None, str(point))]
         if not chosen:
             names = "; ".join(map(str, points))
             raise ConfigurationError(f"there is no point {only!r}; the points are: {names}")
         self.say(f"{self.name} has {len(points)} points; {len(chosen)} cases")
-        cases = self._run_cases(first, chosen)
-        judged = [case for case in cases if not case.trouble]
+        cases = [*self._run_cases(first, chosen)]
+        tried = [case for case in cases if case.point in points]
         return Rehearsal(
             flow=self.name,
-            rows=kill_points.rows_of(first, judged),
+            rows=[*kill_points.rows_of(first, [case for case in cases if not case.trouble])],
             points=len(points),
-            cases=sum(case.point in points for case in cases),
+            cases=len(tried),
             kills=sum(case.kills for case in cases),
-            unseen=[*self._unseen(first, points, cases)],
+            unseen=[*self._unseen(first, tried, cases)],
             unjudged=[case.trouble for case in cases if case.trouble],
         )
 
-    def _run_cases(self, first: Case, chosen: Sequence[Point]) -> list[Case]:
-        cases = [self.pool.submit(self._run_case, number, point) for number, point in enumerate(chosen, 1)]
-        for number, ended in enumerate(as_completed(cases), 1):
-            case = ended.result()
+    def _run_cases(self, first: Case, chosen: Sequence[Point]) -> Iterator[Case]:
+        cases = self.pool.map(self._run_case, range(1, len(chosen) + 1), chosen)
+        for number, case in enumerate(cases, 1):
             verdicts = Counter(kill_points.judge(first, case).values())
             counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
-            self.say(case.trouble or f"{number} of {len(chosen)}, {case.point}: {counts}")
-        return [ended.result() for ended in cases]
+            self.say(case.trouble or f"{number} of {len(chosen)}, {case.point}: {counts or 'nothing'}")
+            yield case
 
-    def _unseen(self, first: Case, points: Sequence[Point], cases: Sequence[Case]) -> Generator[str]:
+    def _unseen(self, first: Case, tried: Sequence[Case], cases: Sequence[Case]) -> Iterator[str]:
         yield from dict.fromkeys(why for case in [first, *cases] for why in case.rejected)
         for thing, count in Counter(first.taken).items():
             if count > 1:
                 yield f"{thing.label}: came {count} times in the first run, where nothing was killed"
-        tried = [case for case in cases if case.point in points]
-        if len(tried) < len(points):
-            yield f"a sample: {len(tried)} of {len(points)} points were tried"
-        for name in sorted({point.name for point in points}):
+        if len(tried) < len(first.points):
+            yield f"a sample: {len(tried)} of {len(first.points)} points were tried"
+        for name in sorted({point.name for point in first.points}):
             if not name.startswith(("ledger ", "receiver ", "request ")):
                 yield f"{name}: what it changes is not counted"
         missed = [str(case.point) for case in tried if case.point not in case.points]
@@ -291,21 +286,21 @@ class Campaign:
 
     # -- one case
 
-    def _run_case(self, number: int, point: Point | None) -> Case:
+    def _run_case(self, number: int, point: Point) -> Case:
         folder = self.folder / f"{number:03}"
         (folder / "tmp").mkdir(parents=True)
         case = Case(point, folder / "book")
         with ExitStack() as stack:
-            if point is None:
+            if number == 0:
                 case.ask = stack.enter_context(kill_points.stack_questions(folder))
-            job = self._job(folder, *self._receive(stack, case, folder))
+            job = self._job(folder, *self._receive(stack, case))
             lane = self.lanes.pop()  # there are as many as threads
             stack.callback(self.lanes.append, lane)
-            self._run_passes(lane, job, case)
+            self._run_passes(lane, job, case, PASSES if number else 1)
         return case
 
-    def _receive(self, stack: ExitStack, case: Case, folder: Path) -> tuple[Any, dict[str, str]]:
-        """Start the receivers of a case: what they are, and the environment of its runs."""
+    def _receive(self, stack: ExitStack, case: Case) -> tuple[Any, dict[str, str]]:
+        """Start the receivers of a case: what they are, and the variables that they set."""
         with self._lock, patch.dict(os.environ):
             machine = {**os.environ}
             try:
@@ -317,61 +312,46 @@ class Campaign:
             receiver.clear()
             receiver.watch(case.answer)
             stack.callback(receiver.watch, None)
-        own = {
-            "PREFECT_API_URL": self.api,
-            "PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{folder}/ledger.db",
-            "PYTHONPATH": f"{self.folder}/guard{os.pathsep}{machine.get('PYTHONPATH', '')}",
-            "TMPDIR": str(folder / "tmp"),
-        }
-        return receiver, {**_environment_of(folder / "home", machine), **changed, **own}
+        return receiver, changed
 
-    def _job(self, folder: Path, receiver: Any, environment: Mapping[str, str]) -> dict[str, Any]:
+    def _job(self, folder: Path, receiver: Any, changed: Mapping[str, str]) -> dict[str, Any]:
         address = str(getattr(receiver, "url", receiver))
-        call = _fill(self.call, address)
-        call["kwargs"] |= receiver if isinstance(receiver, dict) else {}
+        own: dict[str, Any] = {"address": address, "own": receiver if isinstance(receiver, dict) else {}}
         try:
-            (folder / "call").write_bytes(cast("Any", cloudpickle).dumps(call))
+            call = cast("Any", cloudpickle).dumps({**self.call, **own})
         except Exception as error:  # noqa: BLE001 - whatever pickling raises
             raise ConfigurationError(
                 f"{self.name} cannot be sent to another process ({error}): pass the address of a receiver "
                 "as an argument, and not the receiver"
             ) from None
+        (folder / "call").write_bytes(call)
+        environment = {
+            "PREFECT_HOME": str(folder / "home"),
+            "PREFECT_API_URL": self.api,
+            "PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{folder}/ledger.db",
+            "PYTHONPATH": os.pathsep.join([f"{self.folder}/guard", *sys.path]),
+            "TMPDIR": str(folder / "tmp"),
+        }
         return {
             "folder": str(folder),
-            "path": sys.path,
-            "environment": environment,
+            "environment": {**changed, **environment},
             "libraries": self.libraries,
-            "certificate": f"{self.folder}/certificate.pem",
             "timeout": self.timeout,
             "ports": [Url(place).port for place in (self.api, address) if place.startswith("http")],
         }
 
-    def _run_passes(self, lane: Any, job: dict[str, Any], case: Case) -> None:
+    def _run_passes(self, lane: Any, job: dict[str, Any], case: Case, passes: int) -> None:
         """Run the flow, and run it again until it has ended."""
-        case.book.touch()
-        with open(case.book, encoding="utf-8") as book:
-            for number in range(1, 2 if case.point is None else PASSES + 1):
+        with open(case.book, "a+", encoding="utf-8") as book:
+            for point in [case.point, *[kill_points.UNDISTURBED] * (passes - 1)]:
                 with case.lock:  # who receives something now waits for the process that it may kill
-                    lane.stdin.write(json.dumps({**job, "point": case.point if number == 1 else None}) + "\n")
+                    lane.stdin.write(json.dumps({**job, "point": point}) + "\n")
                     lane.stdin.flush()
                     case.pid = int(lane.stdout.readline())
-                status = int(lane.stdout.readline())
+                status = json.loads(lane.stdout.readline())
                 case.kills += status == -signal.SIGKILL
-                late = "it took too long"
-                case.message = late if status == kill_points.LATE else f"a run ended with exit code {status}"
+                ended = f"a run ended with exit code {status}"
+                case.message = "it took too long" if status is None else ended
                 case.read(book)
-                if case.mistake:
-                    raise ConfigurationError(case.mistake)
-                if case.state == "COMPLETED" or case.stopped or status == kill_points.LATE:
+                if status is None or not case.trouble:
                     return
-
-
-def _fill(value: Any, address: str) -> Any:
-    """The arguments with the receiver's address."""
-    if isinstance(value, str):
-        return value.replace(ADDRESS, address)
-    if type(value) is dict:
-        return {name: _fill(item, address) for name, item in cast("dict[Any, Any]", value).items()}
-    if type(value) in (list, tuple):
-        return type(value)(_fill(item, address) for item in value)
-    return value

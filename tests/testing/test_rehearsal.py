@@ -20,10 +20,9 @@ from prefect.settings import PREFECT_API_URL
 from flows import rehearse_payment
 from flows.etl.rehearsal import receiver as etl_receiver
 from prefect_resilience import ConfigurationError
-from prefect_resilience.operations.rehearsed import LOOPBACK, AuditGuard, wait_for_end
+from prefect_resilience.operations.rehearsed import LOOPBACK, AuditGuard, end_run
 from prefect_resilience.testing import Rehearsal, ScriptedService, rehearse
 from prefect_resilience.testing.kill_points import (
-    LATE,
     UNDISTURBED,
     Case,
     CodePlace,
@@ -191,7 +190,7 @@ def test_the_verdict_on_each_thing(got: Case, verdicts: tuple[str, ...]) -> None
     announced = Thing("POST /announce", "", "1", "POST", CodePlace("announce", "a.py:1"))
     expected = case(PAY, announced, PUT)
     assert tuple(judge(expected, got).values()) == verdicts
-    rows = rows_of(expected, [case(PAY, ANNOUNCE, PUT), got])
+    rows = [*rows_of(expected, [case(PAY, ANNOUNCE, PUT), got])]
     assert tuple(row.verdict for row in rows) == verdicts
     assert [row.kill for row in rows] == ["" if one == "once" else str(got.point) for one in verdicts]
 
@@ -277,12 +276,12 @@ def test_a_run_that_takes_too_long_is_ended_with_its_processes() -> None:
     with Popen([sys.executable, "-c", program], stdout=PIPE, text=True, start_new_session=True) as run:
         assert run.stdout is not None
         child = int(run.stdout.readline())
-        assert wait_for_end(run.pid, 0.1) == LATE
+        assert end_run(run.pid, 0.1, os.pipe()[0]) is None
         assert run.wait() == -signal.SIGKILL
     while is_alive(child):
         time.sleep(0.01)
     with Popen([sys.executable, "-c", "raise SystemExit(3)"], start_new_session=True) as run:
-        assert wait_for_end(run.pid, 60) == 3
+        assert end_run(run.pid, 60, os.pipe()[0]) == 3
 
 
 def test_a_sample_is_even() -> None:

@@ -17,7 +17,6 @@ from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.options import Json, Limit
 from prefect_resilience.operations.users_code import load_module
 from prefect_resilience.testing import Rehearsal, rehearse
-from prefect_resilience.testing.kill_points import RehearsedThing
 
 SIGNS = {"once": "done", "twice": "wrong", "never": "wrong", "stopped": "unknown"}
 """The sign of each verdict."""
@@ -112,18 +111,14 @@ def junit_of(result: Rehearsal) -> str:
     for row in result.rows:
         test = ElementTree.SubElement(suite, "testcase", classname=row.task or result.flow, name=row.thing)
         if row.verdict in ("twice", "never"):
-            ElementTree.SubElement(test, "failure", message=row.verdict).text = _sentence_of(row)
+            ElementTree.SubElement(test, "failure", message=row.verdict).text = str(row)
         elif row.verdict == "stopped":
-            ElementTree.SubElement(test, "system-out").text = _sentence_of(row)
+            ElementTree.SubElement(test, "system-out").text = str(row)
     for sentence in result.unjudged:
         test = ElementTree.SubElement(suite, "testcase", classname=result.flow, name="not judged")
         ElementTree.SubElement(test, "error", message=sentence)
     failures = len(result.twice) + len(result.lost)
-    counts = {"tests": len(suite), "failures": failures, "errors": len(result.unjudged)}
-    suite.attrib |= {name: str(count) for name, count in counts.items()}
+    errors = len(result.unjudged)
+    suite.attrib |= {"tests": str(len(suite)), "failures": str(failures), "errors": str(errors)}
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
-
-
-def _sentence_of(row: RehearsedThing) -> str:
-    return f"{row.thing}: {row.verdict}, {row.line}, shown by: {row.kill}"
