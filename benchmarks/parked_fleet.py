@@ -7,7 +7,7 @@
 
 Starts a Prefect server, a process worker and a service on the loopback. The service answers 503 while it is
 down. Each flow calls it in three tasks; the second one is an external effect. With --kill, the server and the
-worker are killed in the middle of the outage, and started again 10 s later; the operation `crash-silent-runs`
+worker are killed in the middle of the outage, when each run has begun, and started again 10 s later; the operation `crash-silent-runs`
 runs every 2 minutes, as its deployment does, because a run whose worker was killed stays Pending.
 
 What is held is counted while the service is down: each process by the state of its flow run, and the slots of
@@ -239,7 +239,7 @@ class Wave:
         samples, read = list[Sample](), list[Any]()
         operation_at = began + EVERY if kill else math.inf
         while time.time() < began + down + 900:
-            if kill and time.time() > began + down / 2:
+            if kill and time.time() > began + down / 2 and all(run.run_count for run in read):
                 self.kill()
                 kill = False
             if time.time() > operation_at:
