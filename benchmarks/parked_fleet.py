@@ -7,8 +7,9 @@
 
 Starts a Prefect server, a process worker and a service on the loopback. The service answers 503 while it is
 down. Each flow calls it in three tasks; the second one is an external effect. With --kill, the server and the
-worker are killed in the middle of the outage, when each run has begun, and started again 10 s later; the operation `crash-silent-runs`
-runs every 2 minutes, as its deployment does, because a run whose worker was killed stays Pending.
+worker are killed in the middle of the outage, when each run has begun, and started again 10 s later. The
+operation `crash-silent-runs` runs every 2 minutes, as its deployment does: a run whose worker was killed
+while it started the run stays Pending.
 
 What is held is counted while the service is down: each process by the state of its flow run, and the slots of
 the deployment's concurrency limit. A probe, and a run that starts for the first time, are not parked.
