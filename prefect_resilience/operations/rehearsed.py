@@ -55,8 +55,6 @@ from prefect_resilience.testing.rehearsal import ADDRESS
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "::ffff:127.0.0.1"})
 PROGRAMS = frozenset({"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen"})
 """Events of other programs."""
-LOCAL_PROGRAMS = ("uname", "file")
-"""Programs that Python's `platform` asks for the processor."""
 LOOK_UPS = names("socket.getaddrinfo socket.gethostbyname socket.gethostbyaddr socket.getnameinfo")
 OURS = os.path.dirname(prefect_resilience.__file__)
 WAITING = ("threading.py", "queue.py", "_base.py", "selectors.py")
@@ -88,7 +86,8 @@ class AuditGuard:
         elif event == "import":
             if not DRIVERS.isdisjoint((args[0], args[0].partition(".")[0])):
                 rejected = f"the module {args[0]}, whose C code makes network calls that cannot be watched,"
-        elif event in PROGRAMS and not (event == "subprocess.Popen" and args[1][0] in LOCAL_PROGRAMS):
+        # Python's `platform` asks `uname` and `file` for the processor.
+        elif event in PROGRAMS and not (event == "subprocess.Popen" and args[1][0] in ("uname", "file")):
             rejected = f"another program, which cannot be watched ({args[0]}),"
         if rejected:
             self.tell(rejected)
@@ -108,12 +107,14 @@ def guard_child() -> AuditGuard:
 
 @dataclass(eq=False, kw_only=True)
 class Seams(Witness):
-    """Counts the points of this process, and kills it at one of them."""
+    """Counts the points of this process, and kills it at one of them.
+
+    ports: those of the API, and of a receiver that counts its requests.
+    """
 
     book: Path
     point: Point
     ports: Iterable[int]
-    """Those of the API, and of a receiver that counts its requests."""
     counts: dict[tuple[str, str], Iterator[int]] = field(default_factory=dict[tuple[str, str], Iterator[int]])
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
@@ -179,9 +180,8 @@ def _place_of(ident: str, stack: list[FrameType]) -> Iterator[tuple[str, str, st
     if innermost.startswith(OURS) or innermost.endswith(WAITING):
         return  # it waits for another thread, as a guard for its call
     in_task = [n for n, frame in enumerate(stack) if "prefect/task_engine" in frame.f_code.co_filename]
-    inside = [frame for frame in stack[in_task[-1] :] if frame in own] if in_task else own
-    name = (inside or own)[0].f_code.co_name
-    yield ident, name, _line_of(own[-1], own[-1].f_lineno)
+    inside = [frame for frame in stack[max(in_task, default=0) :] if frame in own] or own
+    yield ident, inside[0].f_code.co_name, _line_of(own[-1], own[-1].f_lineno)
 
 
 def _is_users(file: str) -> bool:
@@ -212,14 +212,8 @@ def run_job(job: dict[str, Any], guard: AuditGuard) -> None:
         threading.Thread(target=answer_questions, args=(folder,), daemon=True).start()
     _run(flow, parameters, folder, seams)
     if is_first:
-        write_line(book, libraries=[*_libraries()])
-
-
-def _libraries() -> Iterator[str]:
-    """The names of the modules that are imported and not the user's own."""
-    for name, module in [*sys.modules.items()]:
-        if (file := getattr(module, "__file__", None)) and not _is_users(file):
-            yield name
+        files = {name: getattr(module, "__file__", None) for name, module in [*sys.modules.items()]}
+        write_line(book, libraries=[name for name, file in files.items() if file and not _is_users(file)])
 
 
 def _load_call(path: Path) -> tuple[Any, dict[str, Any]]:

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,20 +64,11 @@ def test_a_plain_post_is_sent_twice_and_its_line_is_named(on_api: Rehearse) -> N
 
 
 @pytest.fixture
-def listener() -> Iterator[tuple[str, list[Any]]]:
-    """A service on another address of the loopback, and its connections."""
-    connections: list[Any] = []
+def listener() -> Iterator[socket.socket]:
+    """It listens on another address of the loopback."""
     with socket.create_server(("127.0.0.2", 0)) as server:
-
-        def accept() -> None:
-            while server.fileno() > 0:
-                try:
-                    connections.append(server.accept())
-                except OSError:
-                    return
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"http://127.0.0.2:{server.getsockname()[1]}", connections
+        server.setblocking(False)
+        yield server
 
 
 @pytest.mark.api
@@ -86,14 +76,14 @@ def listener() -> Iterator[tuple[str, list[Any]]]:
     "name", [pytest.param("127.0.0.2"), *(pytest.param(name, marks=pytest.mark.slow) for name in programs.BY)]
 )
 def test_nothing_leaves_to_another_address(
-    name: str, on_api: Rehearse, listener: tuple[str, list[Any]], tmp_path: Path
+    name: str, on_api: Rehearse, listener: socket.socket, tmp_path: Path
 ) -> None:
-    address, connections = listener
     flow = programs.BY.get(name, programs.to_another_host)
     with pytest.raises(ConfigurationError, match="the first run, which is not disturbed, does not succeed"):
-        on_api(flow, address, keep=tmp_path)
+        on_api(flow, f"http://127.0.0.2:{listener.getsockname()[1]}", keep=tmp_path)
     assert "rejected by the rehearsal" in (tmp_path / "000" / "log").read_text()
-    assert connections == []
+    with pytest.raises(BlockingIOError):  # a connection would wait here, whether accepted or not
+        listener.accept()
 
 
 @pytest.mark.long
@@ -200,11 +190,15 @@ def test_what_a_run_without_a_kill_shows_is_told_apart() -> None:
     assert [row.kill for row in rows_of(case(PAY), [twice, case(PAY, PAY)])] == ["without a kill"]
 
 
-def test_things_with_one_name_are_told_apart_by_their_keys() -> None:
+def test_things_with_one_name_are_told_apart_by_their_keys_and_ids() -> None:
     one, two, late = Thing("payment", "pay:1"), Thing("payment", "pay:2"), Thing("payment", "pay:1:09:41")
     assert [*judge(case(one, two), case(one, one, two)).values()] == ["twice", "once"]
     assert [*judge(case(one, two), case(one, one)).values()] == ["twice", "never"]
     assert [*judge(case(one, two), case(late, two)).values()] == ["once", "once"]
+    one, two = Thing("order 123456789"), Thing("order 987654321")
+    assert [*judge(case(one, two), case(one, one)).values()] == ["twice", "never"]
+    one, two, new = Thing("POST /pay", "1", "a"), Thing("POST /pay", "2", "b"), Thing("POST /pay", "1", "c")
+    assert [*judge(case(one, two), case(new, new)).values()] == ["twice", "never"]
 
 
 def test_a_case_without_an_end_is_not_judged(tmp_path: Path) -> None:
@@ -254,15 +248,21 @@ def endless():
 
 @pytest.mark.api
 @pytest.mark.slow
-def test_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_processes_of_a_rehearsal_end_with_it(number: int, tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
+    (tmp_path / "prefect.toml").write_text(
+        '[server.database]\nconnection_url = "sqlite+aiosqlite:///real.db"'
+    )
     started = tmp_path / "started"
-    words = [sys.executable, "-m", "prefect_resilience", "rehearse", "endless.py:endless", "--keep", "cases"]
+    options = ("--keep", "cases", "--timeout", "1000")
+    words = [sys.executable, "-m", "prefect_resilience", "rehearse", "endless.py:endless", *options]
     with Popen(words, cwd=tmp_path, start_new_session=True) as command:
         while command.poll() is None and not (started.exists() and started.read_text()):
             time.sleep(0.1)
-        os.killpg(command.pid, signal.SIGINT)
+        os.killpg(command.pid, number)
         assert command.wait(60)
+    assert not (tmp_path / "real.db").exists()
     # Processes of a case, and those that serve the cases, have a home in its folder. The last ones are dying.
     while str(tmp_path / "cases").encode() in b"".join(map(read, Path("/proc").glob("[0-9]*/environ"))):
         time.sleep(0.05)
