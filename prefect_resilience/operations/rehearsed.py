@@ -328,7 +328,7 @@ def serve_api() -> None:
         while thread.is_alive() and not server.started:
             time.sleep(0.05)
         if server.started:
-            print(f"http://127.0.0.1:{listener.getsockname()[1]}/api", flush=True)
+            print(json.dumps(f"http://127.0.0.1:{listener.getsockname()[1]}/api"), flush=True)
             sys.stdin.read()
 
 

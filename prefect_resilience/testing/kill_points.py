@@ -203,7 +203,7 @@ def stack_questions(folder: Path) -> Generator[Callable[[], CodePlace]]:
 
         def ask() -> CodePlace:
             questions.write(b"?")
-            is_answered = select.select([answers], [], [], 2.0)[0]
+            is_answered = select.select([answers], [], [], 5.0)[0]
             stacks: list[Any] = json.loads(answers.readline()) if is_answered else []
             # Of several stacks that wait, the one that no request was attributed to is the new one.
             fresh = [stack for stack in stacks if stack not in attributed] or stacks

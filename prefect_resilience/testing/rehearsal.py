@@ -149,10 +149,15 @@ def _addresses_of(host: str) -> list[str]:
 def prefect_api(folder: Path) -> Generator[str, None, None]:
     """A Prefect API on loopback, with an empty database; its address. It is started once for all cases."""
     with _process("api", folder / "api") as server:
-        address = server.stdout.readline().strip()
-        if not address:
-            raise ConfigurationError(f"the Prefect API of the rehearsal did not start: see {folder}/api/log")
-        yield address
+        yield read_answer(server)
+
+
+def read_answer(process: Any) -> Any:
+    """The next line that a process of the rehearsal prints."""
+    line = process.stdout.readline()
+    if not line:
+        raise ConfigurationError("a process of the rehearsal has ended: see the logs in the folder of --keep")
+    return json.loads(line)
 
 
 @contextmanager
@@ -347,8 +352,8 @@ class Campaign:
                 with case.lock:  # who receives something now waits for the process that it may kill
                     lane.stdin.write(json.dumps({**job, "point": point}) + "\n")
                     lane.stdin.flush()
-                    case.pid = int(lane.stdout.readline())
-                status = json.loads(lane.stdout.readline())
+                    case.pid = read_answer(lane)
+                status = read_answer(lane)
                 case.kills += status == -signal.SIGKILL
                 ended = f"a run ended with exit code {status}"
                 case.message = "it took too long" if status is None else ended

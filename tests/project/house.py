@@ -19,7 +19,7 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 40413,
+    "lines of code": 40408,
     "files": 295,
     "longest file, lines": 396,
     "arrows between rooms": 45,
