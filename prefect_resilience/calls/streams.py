@@ -16,7 +16,15 @@ from typing import Any, TypeVar, cast
 from prefect_resilience.base.deadlines import CallDeadline, limit_steps
 from prefect_resilience.base.drive import Steps, adrive, drive
 from prefect_resilience.base.outcomes import require_result
-from prefect_resilience.calls.attempt import Held, enter, handle_failure, handle_result, leave, record_success
+from prefect_resilience.calls.attempt import (
+    Held,
+    enter,
+    handle_failure,
+    handle_result,
+    leave,
+    record_success,
+    show,
+)
 from prefect_resilience.calls.judging import annotate, fallback_message, report_failure, report_fallback
 from prefect_resilience.calls.model import Guard, RunContext, Substitute, deadline_of
 from prefect_resilience.errors.context import PartialOutput, attach_context, attached_context
@@ -75,8 +83,6 @@ class Stream:
     waited: float = 0.0
     """Seconds spent waiting for the generator, without the time that its reader takes between chunks."""
     held: Held = field(default_factory=Held)
-    meters: tuple[Any, ...] = ()
-    """The tickets that see each chunk."""
     around: AbstractContextManager[None] = field(default_factory=nullcontext)
     """Makes the attempt's span the current one while the generator runs, not while its reader does."""
     limit: CallDeadline | None = field(init=False)
@@ -90,7 +96,6 @@ class Stream:
 
     def open(self) -> Steps[None]:
         self.around = (yield from enter(self.guard, self.run, self.held, is_current=False)) or self.around
-        self.meters = tuple(ticket for guarding, ticket in self.held if guarding.metered)
 
     def close(self, error: BaseException | None) -> Steps[None]:
         yield from leave(self.guard, self.held, error, took=self.waited)
@@ -168,8 +173,7 @@ class Stream:
     def hand_on(self, chunk: Any) -> None:
         """Note a chunk that the reader gets."""
         self.handed_on.add(chunk)
-        for meter in self.meters:
-            meter.see(chunk)
+        show(chunk, self.held)
 
     def count_chunks(self, source: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         """The chunks of a generator, counted. Values that are sent in are passed on to it."""

@@ -15,7 +15,6 @@ from prefect_resilience.calls.edge.elsewhere import BaseURL, elsewhere
 from prefect_resilience.calls.edge.exchange import (
     IDEMPOTENT,
     READ,
-    WRITES,
     Exchange,
     HttpRun,
     as_methods,
@@ -26,7 +25,7 @@ from prefect_resilience.calls.edge.exchange import (
     send_guarded,
 )
 from prefect_resilience.calls.model import Guard
-from prefect_resilience.durable.effects.current import HEADER, in_progress
+from prefect_resilience.durable.effects.current import HEADER, WRITES, in_progress
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.limits.usage import BodyUsage
 from prefect_resilience.guards.retries.policy import DEFAULT_RETRY

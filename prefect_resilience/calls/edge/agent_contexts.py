@@ -56,8 +56,7 @@ def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
 
 def context_parameters(hints: Mapping[str, Any]) -> dict[str, str]:
     """The parameters that the framework fills in, each with the kind of its value."""
-    kinds = {name: _kind_of(hint) for name, hint in hints.items() if name != "return"}
-    return {name: kind for name, kind in kinds.items() if kind is not None}
+    return {name: kind for name, hint in hints.items() if name != "return" and (kind := _kind_of(hint))}
 
 
 def _kind_of(hint: Any) -> str | None:

@@ -198,10 +198,10 @@ def stoppable(request: Any, is_over: Callable[[], bool]) -> Any:
         if around is not None:
             around(name, info)
 
-    return library_of(request).Request(
-        request.method,
-        request.url,
-        headers=request.headers,
-        stream=request.stream,
-        extensions={**request.extensions, "trace": trace},
-    )
+    return copy_request(request, request.url, request.headers, trace=trace)
+
+
+def copy_request(request: Any, url: Any, headers: Any, **extensions: Any) -> Any:
+    """The same request for another URL, with other headers and more extensions."""
+    rest = {"stream": request.stream, "extensions": {**request.extensions, **extensions}}
+    return library_of(request).Request(request.method, url, headers=headers, **rest)

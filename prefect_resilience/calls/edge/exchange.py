@@ -16,7 +16,7 @@ from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.calls.edge.call_options import as_policy, make_guard
 from prefect_resilience.calls.edge.local import LocalRun, call_guarded
 from prefect_resilience.calls.model import Guard
-from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
+from prefect_resilience.durable.effects.current import WRITES, EffectInProgress, in_progress
 from prefect_resilience.durable.effects.evidence import never_left
 from prefect_resilience.durable.effects.witness import attest_unsent
 from prefect_resilience.errors.classify.http import status_of
@@ -37,7 +37,6 @@ IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """The methods that change nothing (RFC 9110, section 9.2.1)."""
 
-WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 MOST_REPLAYED = 8_000_000
 """The most bytes of a request's body that are kept in memory, so that it can be sent again."""
 

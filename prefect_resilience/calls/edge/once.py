@@ -32,6 +32,7 @@ from prefect_resilience.calls.edge.call_options import check_fields, make_guard
 from prefect_resilience.calls.edge.local import LocalRun, call_guarded
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.current import CallStart
+from prefect_resilience.durable.effects.evidence import is_request
 from prefect_resilience.durable.effects.ledger import place_of
 from prefect_resilience.durable.effects.opening import BatchMarks, batches, check_own_effects
 from prefect_resilience.durable.effects.policy import Effect
@@ -51,9 +52,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-NO_FAILURES = frozenset(
-    {"RepeatedEffect", "ModelRetry", "CallDeferred", "ApprovalRequired", "GraphInterrupt", "ParentCommand"}
-)
 Scope = str | Callable[..., Any] | None
 
 
@@ -71,9 +69,7 @@ def once(tool: Callable[P, R], /, **options: Unpack[OnceOptions]) -> Callable[P,
 
 
 @overload
-def once(
-    tool: None = None, /, **options: Unpack[OnceOptions]
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def once(**options: Unpack[OnceOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
 def once(
@@ -121,7 +117,6 @@ class OnceTool:
     """A tool that happens once: what is known when it is decorated."""
 
     guard: Guard
-    name: str
     scope: Scope
     tells: bool
     contexts: dict[str, str]
@@ -129,14 +124,18 @@ class OnceTool:
 
 
 def _decorate(tool: Any, *, effect: Effect, scope: Scope, tells: bool) -> Any:
-    _check_function(tool)
+    if not inspect.isroutine(tool) or generates(tool):
+        raise ConfigurationError(
+            f"once() wraps a function with one result, not {tool!r:.80}: write @once below the framework's "
+            "own decorator"
+        )
     isasync, hints = is_coroutine_function(tool), hints_of(tool)
     contexts = context_parameters(hints)
     if effect.key is None:
         _check_enclosed(tool)
     _check_scope(scope, tool, scope is not None or tells_turn(contexts, hints))
     guard = make_guard(tool, isasync, NO_RETRY, {"effect": effect})
-    once_tool = OnceTool(guard, tool.__name__, scope, tells, contexts)
+    once_tool = OnceTool(guard, scope, tells, contexts)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return drive(_steps(once_tool, args, kwargs)) if is_enabled() else tool(*args, **kwargs)
@@ -148,14 +147,6 @@ def _decorate(tool: Any, *, effect: Effect, scope: Scope, tells: bool) -> Any:
     # Some frameworks read annotations in the module of the wrapper.
     wrapper.__annotations__ = hints
     return wrapper
-
-
-def _check_function(tool: object) -> None:
-    if not inspect.isroutine(tool) or generates(tool):
-        raise ConfigurationError(
-            f"once() wraps a function with one result, not {tool!r:.80}: write @once below the framework's "
-            "own decorator"
-        )
 
 
 def _check_scope(scope: Scope, tool: Callable[..., Any], is_known: bool) -> None:
@@ -183,7 +174,7 @@ def _check_enclosed(tool: Any) -> None:
     changed = {step.argval for step in dis.get_instructions(function) if step.opname == "STORE_DEREF"}
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     unseen = [name for name, cell in cells if name not in changed and _is_plain(cell)]
-    unseen += ["self"] * inspect.ismethod(tool)
+    unseen += ["self"] * (inspect.ismethod(tool) or inspect.ismethod(function))
     if unseen:
         raise ConfigurationError(
             f"once({tool.__name__}) needs a key: it uses {unseen[0]!r}, which is not in its arguments; write "
@@ -209,7 +200,7 @@ class OnceRun(LocalRun):
     may_go_on = False
 
     def __init__(self, tool: OnceTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        super().__init__(tool.name, tool.guard, args, kwargs)
+        super().__init__(tool.guard.fn.__name__, tool.guard, args, kwargs)
         self.tool: OnceTool = tool
         values = super().parameters
         self._model_call: ModelCall = read_contexts(tool.contexts, values)
@@ -245,20 +236,14 @@ class OnceRun(LocalRun):
         return self._model_call.passed or super().passed() or ((batches.process, 1),)
 
     def marks(self) -> BatchMarks | None:
-        if self.identity["flow_run_id"] is None:
-            return None
-        from prefect_resilience.durable.batches.edge.marks import PrefectMarks
-        from prefect_resilience.durable.batches.edge.tags import store_name
-
-        return PrefectMarks(self._scope, super().passed()[0], store_name(self.ledger().store.url))
+        return None if self.identity["flow_run_id"] is None else self.marks_under(super().passed()[0])
 
     def note_external_begun(self, store_url: str) -> None:
         """The mark on a task run is about the effects of its flow's batch, and this is one of a turn."""
 
     def log(self, report: CallReport) -> None:
         """A sentence for the model, and a request to the framework, do not count as failures of the call."""
-        error = None if report.failure is None else str(report.failure.exception_type).rpartition(".")[2]
-        if error not in NO_FAILURES:
+        if report.error is None or not (isinstance(report.error, RepeatedEffect) or is_request(report.error)):
             super().log(report)
 
     def is_about(self, error: RepeatedEffect | ResultNotKept) -> bool:
@@ -291,7 +276,7 @@ def _steps(tool: OnceTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ste
         if not tool.tells:
             raise
         return (
-            f"It is unknown whether this call of {tool.name} took place, and it was not made again: {error}. "
+            f"It is unknown whether this call of {run.name} took place, and it was not made again: {error}. "
             f"Do not repeat it; say that a person must check, and record the outcome with "
             f"`prefect-resilience batches settle {error.batch_id} {error.key}`."
         )

@@ -155,7 +155,10 @@ class ReportingRun(RunContext, Protocol):
     def marks(self) -> BatchMarks | None:
         if self.identity["task_run_id"] is None and self.identity["flow_run_id"] is None:
             return None  # there may be no Prefect API
-        root = self.passed()[0] if self.identity["flow_run_id"] is not None else None
+        return self.marks_under(self.passed()[0] if self.identity["flow_run_id"] is not None else None)
+
+    def marks_under(self, root: tuple[str, int] | None) -> BatchMarks:
+        """The marks of the batch on the outermost flow run."""
         from prefect_resilience.durable.batches.edge.marks import PrefectMarks
         from prefect_resilience.durable.batches.edge.tags import store_name
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
+from operator import methodcaller
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -17,7 +18,8 @@ import httpx
 
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.current_settings import is_enabled
-from prefect_resilience.calls.edge.bodies import as_answer, is_whole, judge, library_of, meter_body, stoppable
+from prefect_resilience.base.process import setting
+from prefect_resilience.calls.edge import bodies
 from prefect_resilience.calls.edge.elsewhere import BaseURL, elsewhere
 from prefect_resilience.calls.edge.exchange import (
     IDEMPOTENT,
@@ -119,7 +121,7 @@ class _HttpxGuards(Generic[Inner]):
         """The transport that sends, of the client's own library."""
         with self._making:
             if self._inner is None:
-                library = library_of(request)
+                library = bodies.library_of(request)
                 self._inner = library.AsyncHTTPTransport() if self._isasync else library.HTTPTransport()
             return self._inner
 
@@ -130,10 +132,10 @@ class _HttpxGuards(Generic[Inner]):
             request.method,
             url.netloc.decode("ascii"),
             url.path if self._by_prefix else "",
-            repeatable=is_whole(request),
+            repeatable=bodies.is_whole(request),
             has_key=request.method not in self._methods and HEADER in request.headers,
             methods=self._methods,
-            close=_aclose if self._isasync else _close,
+            close=_aclose if self._isasync else methodcaller("close"),
         )
         return HttpRun(self._guard, exchange)
 
@@ -145,32 +147,25 @@ class _HttpxGuards(Generic[Inner]):
             over = partial(exchange.is_over, attempt) if threaded else None
             return self._once(exchange.request, over)
 
-        return self._driver(send_attempt(exchange, send, judge, threaded=threaded))
+        return self._driver(send_attempt(exchange, send, bodies.judge, threaded=threaded))
 
     def _to(self, base: BaseURL) -> Callable[[Exchange, Any], Any]:
         """A fallback that sends to another server."""
-        return lambda exchange, _: self._driver(
-            send_guarded(self._run(self._again(exchange, base)), raises=True)
-        )
 
-    def _again(self, exchange: Exchange, base: BaseURL) -> httpx.Request:
-        """The request for another server."""
-        original: httpx.Request = exchange.request
-        library = library_of(original)
-        url = library.URL(base.url_for(str(original.url)))
-        host = ("Host", url.netloc.decode("ascii"))
-        return library.Request(
-            original.method,
-            url,
-            headers=[host, *base.headers_for(original.headers.multi_items())],
-            stream=original.stream,
-            extensions=dict(original.extensions),
-        )
+        def send(exchange: Exchange, _: Any) -> Any:
+            original: httpx.Request = exchange.request
+            url = type(original.url)(base.url_for(str(original.url)))
+            headers = base.headers_for(original.headers.multi_items())
+            host = ("Host", url.netloc.decode("ascii"))
+            again = self._run(bodies.copy_request(original, url, [host, *headers]))
+            return self._driver(send_guarded(again, raises=True))
+
+        return send
 
 
 def _buffers(request: httpx.Request, guard: Guard, methods: frozenset[str]) -> bool:
     """Whether the body of a request is kept in memory, so that it can be sent again."""
-    if is_whole(request) or (guard.retry.most_retries == 0 and not guard.fallbacks):
+    if bodies.is_whole(request) or (guard.retry.most_retries == 0 and not guard.fallbacks):
         return False
     if request.method not in methods and HEADER not in request.headers and in_progress.get() is None:
         return False
@@ -215,18 +210,15 @@ class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTranspor
         if _buffers(request, self._guard, self._methods):
             request.read()
         run = self._run(request)
-        around = current_call.set(run)
-        try:
+        with setting(current_call, run):
             answer = self._first.call(run, run.args, {}, send_guarded)
-        finally:
-            current_call.reset(around)
-        return as_answer(answer, isasync=False)
+        return bodies.as_answer(answer, isasync=False)
 
     def _begin(self, exchange: Exchange) -> httpx.Response:
         try:
             answer = self._once(exchange.request)
             if is_failure(answer.status_code):
-                drive(check_response(exchange, answer, judge))
+                drive(check_response(exchange, answer, bodies.judge))
         except Exception as error:
             exchange.error = error
             raise
@@ -234,10 +226,10 @@ class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTranspor
 
     def _once(self, request: httpx.Request, is_over: Callable[[], bool] | None = None) -> httpx.Response:
         send_idempotency_key(request)
-        sent = request if is_over is None else stoppable(request, is_over)
+        sent = request if is_over is None else bodies.stoppable(request, is_over)
         response = self._inner.handle_request(sent)
         response.request = request
-        return meter_body(response) if self._metered else response
+        return bodies.meter_body(response) if self._metered else response
 
     def close(self) -> None:
         if self._inner is not None:
@@ -258,22 +250,20 @@ class AsyncResilientTransport(
         if _buffers(request, self._guard, self._methods):
             await request.aread()
         run = self._run(request)
-        around = current_call.set(run)
         try:
-            answer = await self._first.acall(run, run.args, {}, send_guarded)
+            with setting(current_call, run):
+                answer = await self._first.acall(run, run.args, {}, send_guarded)
         except asyncio.CancelledError:
             if run.exchange.good is not None:  # its outcome was not yet merged into the store
                 await _aclose(run.exchange.good)
             raise
-        finally:
-            current_call.reset(around)
-        return as_answer(answer, isasync=True)
+        return bodies.as_answer(answer, isasync=True)
 
     async def _begin(self, exchange: Exchange) -> httpx.Response:
         try:
             answer = await self._once(exchange.request)
             if is_failure(answer.status_code):
-                await adrive(check_response(exchange, answer, judge))
+                await adrive(check_response(exchange, answer, bodies.judge))
         except Exception as error:
             exchange.error = error
             raise
@@ -284,15 +274,11 @@ class AsyncResilientTransport(
         await send_idempotency_key(request)
         response = await self._inner.handle_async_request(request)
         response.request = request
-        return meter_body(response) if self._metered else response
+        return bodies.meter_body(response) if self._metered else response
 
     async def aclose(self) -> None:
         if self._inner is not None:
             await self._inner.aclose()
-
-
-def _close(response: httpx.Response) -> None:
-    response.close()
 
 
 async def _aclose(response: httpx.Response) -> None:

@@ -122,7 +122,7 @@ class EffectSurroundings(OutsideRuns, Protocol):
 # The current effect, for the code inside it and for its HTTP clients.
 
 HEADER = "Idempotency-Key"
-_WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class _SendIdempotencyKey:
         now = in_progress.get()
         if now is None:
             return _nothing
-        if request.method in _WRITES and HEADER not in request.headers:
+        if request.method in WRITES and HEADER not in request.headers:
             request.headers[HEADER] = now.sent_key
         now.fence()
         return _Awaitable(attend(now.witness, request))

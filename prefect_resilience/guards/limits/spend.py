@@ -163,11 +163,6 @@ class Purse(Share):
         self.ask()
 
 
-def read_spending(store: registry.StoreReference = None) -> list[Spending]:
-    """The documents of all caps in the store. Raises StoreUnavailable."""
-    return [*registry.read_documents(PREFIX, store)[0].values()]
-
-
 class SpendCapReachedError(LimitRefused):
     """The call can cost more than what is left of a cap; classified as `resource_exhausted`, not retried."""
 
@@ -230,7 +225,7 @@ class SpendCap(MeteredLimit):
         """What the call has cost."""
         return price_of(usage, model_of(self._arguments))
 
-    def _open(self) -> Meter:
+    def _open(self) -> Steps[Meter]:
         model, usage = model_of(self._arguments), most_of(self._arguments)
         if not model or usage is None:
             raise ConfigurationError(
@@ -242,7 +237,7 @@ class SpendCap(MeteredLimit):
         if self.per == "day":
             scope = datetime.fromtimestamp(registry.link_to(None).now(), UTC).strftime("%Y-%m-%d")
         else:
-            scope = limits.root_run() or PROCESS
+            scope = (yield Blocking(limits.root_run)) or PROCESS
         name = self.final_name() or ""
         fresh = Spending(
             name=name, per=self.per, scope=scope, usd=self.usd, spent=0.0, reserved={}, reached=False

@@ -14,7 +14,6 @@ from prefect_resilience.base.durations import Duration
 from prefect_resilience.base.policy import arguments_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.circuits import registry
 from prefect_resilience.guards.limits.guarding import RateLimitedError
 from prefect_resilience.guards.limits.line import in_line
 from prefect_resilience.guards.limits.shared import logger
@@ -68,18 +67,6 @@ def pace_of(per_minute: int) -> float:
     return per_minute * SHARE / 60
 
 
-def usual(samples: list[int], per_minute: int) -> float:
-    """What such calls usually use: the 95th percentile, at most what the limit allows at all.
-
-    Example:
-        >>> usual(list(range(1, 101)), 60_000), usual([], 60_000)
-        (95, 600.0)
-    """
-    few = max(per_minute * FIRST_PART, *samples, 0)
-    most = few if len(samples) < FEW else sorted(samples)[math.ceil(len(samples) * 0.95) - 1]
-    return min(most, per_minute)
-
-
 # -- the tokens that this process holds
 
 # How long tokens may be held without a use; the bucket fills meanwhile, also in place of a dead process.
@@ -111,7 +98,11 @@ class Account(Share):
         self._samples: list[int] = []
 
     def usual(self) -> float:
-        return usual([*self.document["samples"], *self._samples][-SAMPLES:], self.per_minute)
+        """What such calls usually use: the 95th percentile, at most what the limit allows at all."""
+        sizes = sorted([*self.document["samples"], *self._samples][-SAMPLES:])
+        few = max(self.per_minute * FIRST_PART, *sizes, 0)
+        most = few if len(sizes) < FEW else sizes[math.ceil(len(sizes) * 0.95) - 1]
+        return min(most, self.per_minute)
 
     def take(self, meter: Meter, patience: float) -> Steps[float | None]:
         tokens = meter.reserved
@@ -195,12 +186,6 @@ class Account(Share):
         return wait
 
 
-def read_buckets(store: registry.StoreReference = None) -> list[tuple[TokenBucket, float]]:
-    """Each bucket in the store, and the seconds until a call may start. Raises StoreUnavailable."""
-    buckets, now = registry.read_documents(PREFIX, store)
-    return [(bucket, wait_of(bucket, now)) for bucket in buckets.values()]
-
-
 class TokenLimitedError(RateLimitedError):
     """The call would have to wait longer than `max_wait`: there will be room for its `tokens` after
     `retry_after` seconds. Classified as `rate_limit`."""
@@ -263,7 +248,8 @@ class TokenLimit(MeteredLimit):
     def _name_function(self, value: Any) -> Any:
         return getattr(value, "__qualname__", repr(value)) if callable(value) else value
 
-    def _open(self) -> Meter:
+    def _open(self) -> Steps[Meter]:
+        yield from ()  # no thread, in which calls could overtake each other
         name, tokens = cast("str", self.final_name()), cast("Any", self.estimate)
         account = Account.of(key_of(PREFIX, name), new_bucket(name, self.per_minute))
         account.per_minute = self.per_minute
@@ -292,4 +278,4 @@ class TokenLimit(MeteredLimit):
 
     def amount(self, usage: Usage) -> float | None:
         """The tokens of the call."""
-        return usage.total
+        return usage.input_tokens + usage.output_tokens

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from pydantic import Field, PrivateAttr
 
-from prefect_resilience.base.drive import Blocking, Steps, sleep_for
+from prefect_resilience.base.drive import Steps, sleep_for
 from prefect_resilience.base.durations import Seconds
 from prefect_resilience.base.process import in_forked_child, start_thread
 from prefect_resilience.errors.classify.classify import classify
@@ -53,17 +53,13 @@ class Usage(NamedTuple):
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
 
-    @property
-    def total(self) -> int:
-        return self.input_tokens + self.output_tokens
-
 
 def read_usage(answer: Any) -> Usage | None:
     """The usage in an answer or a chunk of one; None if it has none. Never raises.
 
     Example:
-        >>> read_usage({"usage": {"prompt_tokens": 12, "completion_tokens": 30}}).total
-        42
+        >>> read_usage({"usage": {"prompt_tokens": 12, "completion_tokens": 30}}).output_tokens
+        30
     """
     if isinstance(answer, list | tuple):
         return merge_all(map(read_usage, cast("Iterable[Any]", answer)))
@@ -137,9 +133,8 @@ class Meter(Ticket):
         if self._waits and error is None:
             return
         used = None if self._usage is None else self.limit.amount(self._usage)
-        timed_out = (
-            isinstance(error, Exception) and (info or classify(error)).category is ErrorCategory.TIMEOUT
-        )
+        info = info or (classify(error) if isinstance(error, Exception) else None)
+        timed_out = info is not None and info.category is ErrorCategory.TIMEOUT
         if error is not None and not self._seen and not timed_out:
             used = 0.0
         elif used is None or (error is not None and used < self.reserved):
@@ -202,13 +197,13 @@ class MeteredLimit(NamedLimit):
         """What a call with this usage counts for; None if that is unknown."""
 
     @abstractmethod
-    def _open(self) -> Meter:
-        """The meter of a call, with what it may use. May block."""
+    def _open(self) -> Steps[Meter]:
+        """The meter of a call, with what it may use."""
 
     def acquire(self) -> Steps[Ticket]:
         """Reserve what the call may use. Raises a LimitRefused, at once if the wait is known."""
         came = monotonic()
-        meter: Meter = yield Blocking(self._open)
+        meter = yield from self._open()
         share = meter.share
         try:
             meter.place = yield from stand_in_line(share.key, 1, self.max_wait)

@@ -8,9 +8,8 @@ from cyclopts import App
 from pydantic import BaseModel
 
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.circuits.registry import StoreReference
-from prefect_resilience.guards.limits.spend import read_spending
-from prefect_resilience.guards.limits.tokens import read_buckets
+from prefect_resilience.guards.circuits.registry import StoreReference, read_documents
+from prefect_resilience.guards.limits import spend, tokens
 from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.options import ANSWERING, Answering
 
@@ -32,6 +31,8 @@ COLUMNS: look.Columns = {"limit": "name"} | {name: name for name in [*LimitRow.m
 
 def read_limits(store: StoreReference = None) -> list[LimitRow]:
     """Every limit in the store; those without room come first. Raises StoreUnavailable."""
+    buckets, now = read_documents(tokens.PREFIX, store)
+    caps, _ = read_documents(spend.PREFIX, store)
     rows = [
         LimitRow(
             name=bucket["name"],
@@ -39,9 +40,9 @@ def read_limits(store: StoreReference = None) -> list[LimitRow]:
             per="minute",
             allowed=bucket["per_minute"],
             used=bucket["used"],
-            room="now" if wait == 0 else f"in {wait:.1f} s",
+            room=f"in {wait:.1f} s" if (wait := tokens.wait_of(bucket, now)) else "now",
         )
-        for bucket, wait in read_buckets(store)
+        for bucket in buckets.values()
     ]
     rows += [
         LimitRow(
@@ -53,7 +54,7 @@ def read_limits(store: StoreReference = None) -> list[LimitRow]:
             reserved=round(sum(cap["reserved"].values()), 6),
             room="reached" if cap["reached"] else "now",
         )
-        for cap in read_spending(store)
+        for cap in caps.values()
     ]
     return sorted(rows, key=lambda row: (row.room == "now", row.name, row.per))
 
@@ -69,7 +70,5 @@ def list_limits(*, how: Answering = ANSWERING) -> int:
     """
     with how.at_store(circuits=True) as url:
         limits = read_limits(url)
-    if not limits:
-        says = f"There are no token limits and no caps in {redact(url)} yet: one is stored at its first call."
-        return how.answer([], says)
-    return how.answer(limits, look.table(COLUMNS, limits))
+    says = f"There are no token limits and no caps in {redact(url)} yet: one is stored at its first call."
+    return how.answer(limits, look.table(COLUMNS, limits) if limits else says)

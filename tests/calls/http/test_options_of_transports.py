@@ -13,8 +13,8 @@ from anyio import move_on_after
 from prefect_resilience import Bulkhead, CircuitBreaker, Fallback, Timeout, TokenLimit
 from prefect_resilience.base import deadlines
 from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError, ConfigurationError
+from prefect_resilience.guards.circuits.registry import read_documents
 from prefect_resilience.guards.limits import tokens
-from prefect_resilience.guards.limits.tokens import read_buckets
 from prefect_resilience.guards.limits.usage import shares
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import Retry
@@ -219,7 +219,7 @@ def limit(monkeypatch):
 
 def used() -> int:
     end_threads()
-    return read_buckets()[0][0]["used"]
+    return next(iter(read_documents(tokens.PREFIX, None)[0].values()))["used"]
 
 
 ANSWERS = {

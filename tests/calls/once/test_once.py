@@ -9,6 +9,7 @@ import sys
 import typing
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any
 
@@ -139,6 +140,7 @@ def closure(value: Any) -> Any:
         (transfer, {"scope": "s", "key": "{amout}"}, "did you mean 'amount'"),
         (closure("bob"), {"scope": "s"}, "it uses 'value', which is not in its arguments"),
         (SENT.subtract, {"scope": "s"}, "it uses 'self', which is not in its arguments"),
+        (wraps(SENT.subtract)(closure("bob")), {"scope": "s"}, "it uses 'self'"),
         (lambda: (yield), {"scope": "s"}, "a function with one result"),
         (Counter, {"scope": "s"}, "below the framework's own decorator"),
     ],

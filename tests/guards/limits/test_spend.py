@@ -14,9 +14,9 @@ from prefect_resilience import Hedge, SpendCap, SpendCapReachedError, classify, 
 from prefect_resilience.durable.batches.edge import tags
 from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError, StoreUnavailable
 from prefect_resilience.guards.circuits.listeners import cap_listeners
-from prefect_resilience.guards.circuits.registry import forget_circuits, link_to
+from prefect_resilience.guards.circuits.registry import forget_circuits, link_to, read_documents
 from prefect_resilience.guards.limits import line, spend, usage
-from prefect_resilience.guards.limits.spend import PROCESS, most_of, price_of, read_spending
+from prefect_resilience.guards.limits.spend import PROCESS, most_of, price_of
 from prefect_resilience.guards.limits.usage import Usage
 from prefect_resilience.http import ResilientTransport
 from tests.guards.limits.hanging import end_threads
@@ -45,7 +45,7 @@ def told():
 
 def settled():
     end_threads()
-    return read_spending()[0]
+    return next(iter(read_documents(spend.PREFIX, None)[0].values()))
 
 
 def answer(tokens):

@@ -6,7 +6,8 @@ import pytest
 from prefect import flow, runtime, task
 
 from prefect_resilience import SpendCap, SpendCapReachedError, resilient
-from prefect_resilience.guards.limits.spend import read_spending
+from prefect_resilience.guards.circuits.registry import read_documents
+from prefect_resilience.guards.limits.spend import PREFIX
 from tests.guards.limits.test_spend import MILLION, MODEL, answer
 
 
@@ -33,7 +34,7 @@ def test_a_run_is_the_root_flow_run(seen):
         return runtime.flow_run.id
 
     root = director()
-    (spending,) = (one for one in read_spending() if one["name"] == name)
+    (spending,) = (one for one in read_documents(PREFIX, None)[0].values() if one["name"] == name)
     assert (spending["scope"], spending["reached"]) == (root, True)
     assert spending["spent"] == pytest.approx(3 * MILLION / 10)
     mine = seen.events("prefect-resilience.cap.reached", lambda event: event["payload"]["name"] == name)

@@ -13,7 +13,7 @@ from openai.types import CompletionUsage
 
 from prefect_resilience import Hedge, TokenLimit, TokenLimitedError, classify, resilient
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.guards.circuits.registry import forget_circuits, link_to
+from prefect_resilience.guards.circuits.registry import forget_circuits, link_to, read_documents
 from prefect_resilience.guards.limits import line, tokens
 from prefect_resilience.guards.limits.tokens import (
     BURST_SECONDS,
@@ -21,7 +21,6 @@ from prefect_resilience.guards.limits.tokens import (
     grant,
     new_bucket,
     pace_of,
-    read_buckets,
     wait_of,
 )
 from prefect_resilience.guards.limits.usage import Usage, key_of, read_usage, shares
@@ -47,7 +46,8 @@ def another(name: str, per_minute: int) -> Account:
 def used(limit: TokenLimit) -> int:
     """The tokens that calls of this process used, as the store has them."""
     end_threads()
-    return next(bucket["used"] for bucket, _ in read_buckets() if bucket["name"] == limit.name)
+    buckets, _ = read_documents(tokens.PREFIX, None)
+    return next(bucket["used"] for bucket in buckets.values() if bucket["name"] == limit.name)
 
 
 # -- the reader
@@ -193,22 +193,18 @@ def close_early(limit):
     chunks.close()
 
 
+def break_after(chunk):
+    return lambda limit: list(resilient(limits=limit)(generator)(chunk, error=OSError()))
+
+
 CUT = {
     "a block": (block, 100),
     "failed": (lambda limit: resilient(limits=limit)(fail)(ValueError()), 0),
     "timed out": (lambda limit: limit.call(fail, TimeoutError()), 100),
     "cancelled": (lambda limit: asyncio.run(limit.acall(whole, asyncio.CancelledError())), 0),
     "a stream closed early": (close_early, 100),
-    "a stream that broke": (
-        lambda limit: list(resilient(limits=limit)(generator)(WHOLE, error=OSError())),
-        100,
-    ),
-    "a stream that broke after much": (
-        lambda limit: list(
-            resilient(limits=limit)(generator)({"usage": {"output_tokens": 300}}, error=OSError())
-        ),
-        300,
-    ),
+    "a stream that broke": (break_after(WHOLE), 100),
+    "a stream that broke after much": (break_after({"usage": {"output_tokens": 300}}), 300),
 }
 
 
@@ -377,9 +373,10 @@ def test_the_fleet_gets_what_was_not_used_and_pays_for_what_was(reserved, used, 
     limit = TokenLimit("ask", per_minute=60_000, estimate=reserved)
     limit.call(lambda: {"usage": {"prompt_tokens": used}})
     end_threads()
-    ((bucket, wait),) = read_buckets()
+    documents, now = read_documents(tokens.PREFIX, None)
+    (bucket,) = documents.values()
     assert bucket["samples"] == [used]
-    assert least <= wait < most
+    assert least <= wait_of(bucket, now) < most
 
 
 def test_a_process_asks_for_the_calls_behind_the_first_one():
