@@ -139,7 +139,9 @@ def attempt(
             value = yield command()
         else:
             value = yield from claim.call(command, guard.classify_error)
-        show(value, held)
+        for guarding, ticket in held:
+            if guarding.metered:
+                ticket.see(value)
         yield from leave(guard, held, None)
         return value
     except BaseException as error:
@@ -148,13 +150,6 @@ def attempt(
     finally:
         if held:  # Ctrl-C struck during their release
             yield from leave(guard, held, KeyboardInterrupt())
-
-
-def show(value: Any, held: Held) -> None:
-    """Let the limits on what calls use read an answer, or a chunk of it."""
-    for guarding, ticket in held:
-        if guarding.metered:
-            ticket.see(value)
 
 
 def enter(

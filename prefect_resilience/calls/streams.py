@@ -16,15 +16,7 @@ from typing import Any, TypeVar, cast
 from prefect_resilience.base.deadlines import CallDeadline, limit_steps
 from prefect_resilience.base.drive import Steps, adrive, drive
 from prefect_resilience.base.outcomes import require_result
-from prefect_resilience.calls.attempt import (
-    Held,
-    enter,
-    handle_failure,
-    handle_result,
-    leave,
-    record_success,
-    show,
-)
+from prefect_resilience.calls.attempt import Held, enter, handle_failure, handle_result, leave, record_success
 from prefect_resilience.calls.judging import annotate, fallback_message, report_failure, report_fallback
 from prefect_resilience.calls.model import Guard, RunContext, Substitute, deadline_of
 from prefect_resilience.errors.context import PartialOutput, attach_context, attached_context
@@ -173,7 +165,9 @@ class Stream:
     def hand_on(self, chunk: Any) -> None:
         """Note a chunk that the reader gets."""
         self.handed_on.add(chunk)
-        show(chunk, self.held)
+        for guarding, ticket in self.held:
+            if guarding.metered:
+                ticket.see(chunk)
 
     def count_chunks(self, source: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         """The chunks of a generator, counted. Values that are sent in are passed on to it."""
