@@ -264,7 +264,7 @@ class Share:
     @abstractmethod
     def take(self, meter: Meter, patience: float) -> Steps[float | None]:
         """Reserve for a call that has the place in the line. Returns None if that is done, else the seconds
-        until it may be tried again. Raises a LimitRefused for a longer wait than `patience`."""
+        until the next attempt. Raises a LimitRefused for a longer wait than `patience`."""
 
     @abstractmethod
     def end(self, call: str, reserved: float, used: float) -> None:
