@@ -19,7 +19,7 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 40408,
+    "lines of code": 40366,
     "files": 295,
     "longest file, lines": 396,
     "arrows between rooms": 45,
@@ -30,7 +30,7 @@ LIMITS = {
     "pyproject.toml, lines": 196,
     "class names that stand twice": 0,
     "files with stubs": 299,
-    "tests, lines of code": 59894,
+    "tests, lines of code": 59892,
     "functions named by a participle, %": 2.4,
     "assignments to vague names, %": 0.1,
     "file names that stand twice": 5,
