@@ -25,7 +25,7 @@ from prefect_resilience.calls.edge.exchange import (
     send_guarded,
 )
 from prefect_resilience.calls.model import Guard
-from prefect_resilience.durable.effects.current import HEADER, WRITES, in_progress
+from prefect_resilience.durable.effects.current import HEADER, WRITES, idempotency_key, in_progress
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.limits.usage import BodyUsage
 from prefect_resilience.guards.retries.policy import DEFAULT_RETRY
@@ -108,9 +108,10 @@ class ResilientAdapter(HTTPAdapter):
 
     def _once(self, exchange: Exchange, host: str = "", method: str = "", prefix: str = "") -> Any:
         sending: _Sending = exchange.request
-        effect = in_progress.get()
-        if effect is not None and exchange.method in WRITES and HEADER not in sending.request.headers:
-            sending.request.headers[HEADER] = effect.sent_key
+        # Raises NotSent if the effect was settled elsewhere while this process was suspended.
+        key = None if in_progress.get() is None else idempotency_key()
+        if key is not None and exchange.method in WRITES:
+            sending.request.headers.setdefault(HEADER, key)
 
         def send(_: int) -> requests.Response:
             response = super(ResilientAdapter, self).send(sending.request, *sending.args, **sending.kwargs)

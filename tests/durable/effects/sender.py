@@ -9,10 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import requests
+
 from prefect_resilience import resilient
 from prefect_resilience.durable.effects import owner, sequences
-from prefect_resilience.effects import Effect, NotDone, batch, idempotency_key
+from prefect_resilience.effects import Effect, NotDone, batch
 from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.http import ResilientAdapter
 
 SHORT = {"LEASE_SECONDS": 0.4, "QUIET_SECONDS": 0.4, "RENEW_SECONDS": 0.1, "TICK_SECONDS": 0.02}
 LONG_PAUSE = 0.5
@@ -54,8 +57,10 @@ def send(folder: Path, url: str, how: str) -> None:
     def work() -> int:
         mark(folder, "entered")
         _pause(folder, how)
-        if "asks for its key" in how:
-            idempotency_key()
+        if "sends by requests" in how:
+            session = requests.Session()
+            session.mount("http://", ResilientAdapter(retry=None))
+            session.post("http://127.0.0.1:1")
         mark(folder, "sent")
         return os.getpid()
 
