@@ -169,7 +169,7 @@ def _measure(asked: argparse.Namespace, folder: Path, shop: Shop) -> dict[str, A
             usual = wave.run(asked.runs, shop, 0.0, "usual")
             outage = wave.run(asked.runs, shop, asked.down, "outage", asked.kill)
         finally:
-            wave.worker.terminate()
+            wave.worker.kill()  # all runs have ended, and a worker may hang at its end
             wave.worker.wait()
     return {"usual": usual, "outage": outage, "folder": str(folder)}
 
