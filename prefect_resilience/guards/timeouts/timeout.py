@@ -99,7 +99,7 @@ def _call_with_alarm(
 def _on_alarm(number: int, frame: FrameType | None) -> None:
     if _alarm.is_set:
         name = "" if frame is None else frame.f_code.co_name.strip("_")
-        if not name.startswith(LOCKING) or _alarm.delays == MOST_DELAYS:
+        if not name.startswith(LOCKING) or _alarm.delays >= MOST_DELAYS:
             raise DeadlinePassed
         _alarm.delays += 1
         signal.setitimer(signal.ITIMER_REAL, SOON, AGAIN_SECONDS)

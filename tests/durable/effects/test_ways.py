@@ -16,8 +16,9 @@ from tests.durable.effects.ways.running import Cell, Outcome, cells
 from tests.durable.effects.ways.staged import all_tried
 from tests.durable.effects.ways.way import Combination, Way
 
-# pytest-timeout's own alarm would keep a deadline from interrupting the main thread.
-pytestmark = pytest.mark.timeout(method="thread")
+# pytest-timeout's own alarm would keep a deadline from interrupting the main thread. The first test makes all
+# calls, which took 95 s beside six busy processes.
+pytestmark = pytest.mark.timeout(600, method="thread")
 
 
 def marks(way: Way, given: Combination) -> Any:
@@ -47,7 +48,7 @@ def tried(request: pytest.FixtureRequest) -> Iterator[dict[Cell, Future[Outcome]
         places.receiver_of("psycopg").close()  # the server is started here, not in a thread
     with all_tried(chosen, places) as tried:
         # Between two tests pytest changes what a warning does, which is no business of other threads.
-        wait(tried.values(), 100)
+        wait(tried.values(), 500)
         yield tried
     places.close()
 
