@@ -261,7 +261,7 @@ class Releasing:
         world.held.wait()
         with world.changed:
             # A busy machine notices the deadline of a call in a thread late.
-            most = 5 * HELD_AT_MOST if trial.way.mode == "thread" else HELD_AT_MOST
+            most = HELD_AT_MOST if trial.way.timeout is None else 5 * HELD_AT_MOST
             world.changed.wait_for(lambda: trial.looks > 1 or trial.over.is_set(), most)
             asked, entered = world.asked, world.entered
             look = A_LATER_LOOK if trial.way.cancelled else A_LOOK
