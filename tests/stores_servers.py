@@ -139,7 +139,7 @@ class PostgresServer(Server):
         if self.initial is not None:
             subprocess.run(["cp", "-a", self.initial, data], check=True, **self.rights)
             return
-        initdb = [
+        command = [
             self.bin / "initdb",
             "-D",
             data,
@@ -149,7 +149,7 @@ class PostgresServer(Server):
             "--encoding=utf8",
             "--no-sync",
         ]
-        subprocess.run(initdb, check=True, capture_output=True, cwd=self.folder, **self.rights)
+        subprocess.run(command, check=True, capture_output=True, cwd=self.folder, **self.rights)
 
     def _reachable(self, installed: Path) -> Path:
         """The installation, or a copy of it where the user who runs it may not go."""
@@ -159,7 +159,10 @@ class PostgresServer(Server):
             )
             return installed
         except (PermissionError, subprocess.CalledProcessError):
-            return Path(shutil.copytree(installed, self.folder / "install", symlinks=True))
+            package, site = installed.parent, self.folder / "site"
+            for name in (package.name, f"{package.name}.libs"):
+                shutil.copytree(package.parent / name, site / name, symlinks=True)
+            return site / package.name / installed.name
 
     def command(self, *options: str) -> list[str]:
         data = self.folder / "data"
