@@ -139,16 +139,8 @@ class PostgresServer(Server):
         if self.initial is not None:
             subprocess.run(["cp", "-a", self.initial, data], check=True, **self.rights)
             return
-        command = [
-            self.bin / "initdb",
-            "-D",
-            data,
-            "-U",
-            "tester",
-            "--auth=trust",
-            "--encoding=utf8",
-            "--no-sync",
-        ]
+        words = ("--auth=trust", "--encoding=utf8", "--no-sync", "-U", "tester", "-D")
+        command = [self.bin / "initdb", *words, data]
         subprocess.run(command, check=True, capture_output=True, cwd=self.folder, **self.rights)
 
     def _reachable(self, installed: Path) -> Path:
